@@ -37,8 +37,10 @@ def _is_command_line() -> bool:
 # Registers the classes of this package with Keras, which then finds them in `.keras` files. The
 # command line imports Keras later, when a command runs: `keras-vit --help` must not wait for it.
 if not _is_command_line():
+    from keras_vit.installation import check_keras, warn_of_other_project
+
+    check_keras()
     import keras_vit.train.keras_files  # noqa: F401 - registers the classes
-    from keras_vit.installation import warn_of_other_project
 
     warn_of_other_project()
 

@@ -47,6 +47,7 @@ from .data.image_set import read_records as read_records
 from .data.tfds import read_tfds as read_tfds
 from .errors import CheckpointError as CheckpointError
 from .errors import CheckpointMismatchError as CheckpointMismatchError
+from .errors import DamagedFileError as DamagedFileError
 from .errors import DamagedStateError as DamagedStateError
 from .errors import DownloadError as DownloadError
 from .errors import ExportMismatchError as ExportMismatchError

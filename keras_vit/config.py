@@ -21,9 +21,13 @@ from keras_vit.fields import described, documented
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap", "attention")
+# Biases of the blocks for the rows and columns between two patches.
+POSITION_BIASES = ("relative_bias", "learned_relative_bias")
 # Positions that the blocks take care of.
 BLOCK_POSITIONS = ("relative", "relative_bias")
-POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
+POSITION_EMBEDDINGS = (
+    "learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS, "learned_relative_bias",
+)  # fmt: skip
 # Kinds of `GridAttention`, whose weights come from positions.
 GRID_ATTENTIONS = ("relative_2d", "offsets", "quadratic")
 GELUS = ("tanh", "exact", "quick", "relu")
@@ -367,8 +371,9 @@ class BlockOptions:
     )
     gelu: str = described(
         "tanh",
-        '`"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`, `x '
-        "* sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.",
+        '`"tanh"` as in the official code, `"exact"` as in timm and transformers, `"quick"`, `x * '
+        'sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI\'s CLIP, or `"relu"`, '
+        "`max(x, 0)` in its place.",
     )
     swiglu: bool = described(
         False,
@@ -393,6 +398,9 @@ class BlockOptions:
     qk_norm: bool = described(
         False,
         "Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).",
+    )
+    qk_norm_bias: bool = described(
+        False, "Whether these norms have a bias, as timm's; RMS norms have none."
     )
     layer_scale: float | None = described(
         None, "Initial value of the learned scale of every branch, or `None` for no scale."
@@ -485,6 +493,9 @@ class ViTConfig:
     map_prefix_tokens: bool = described(
         True, 'Whether `"map"` and `"attention"` also attend to the class token and registers.'
     )
+    gap_prefix_tokens: bool = described(
+        False, 'Whether `"gap"` is the mean of all tokens, class token and registers too.'
+    )
     map_heads: int | None = described(
         None, 'Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.'
     )
@@ -501,7 +512,8 @@ class ViTConfig:
         '`"learned"` (a vector per position, the paper\'s), `"learned_2d"` (a row and a column '
         'half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every block), '
         '`"relative_bias"` (a learned bias of every head and block for the rows and columns '
-        'between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), or `"none"`.',
+        "between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), "
+        '`"learned_relative_bias"` (both), or `"none"`.',
     )
     grid_attention: str | None = described(
         None,
@@ -622,7 +634,7 @@ class ViTConfig:
         if self.grid_attention is not None:
             check_choice("grid_attention", self.grid_attention, GRID_ATTENTIONS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        bias = self.position_embedding == "relative_bias"
+        bias = self.position_embedding in POSITION_BIASES
         methods = BIAS_RESIZES if bias else POSITION_RESIZES
         check_choice("position_resize", self.position_resize, methods)
 
@@ -707,6 +719,19 @@ class ViTConfig:
     def head_dim(self) -> int:
         """Dimension of one attention head."""
         return self.block.head_width or self.width // self.block.num_heads
+
+    @property
+    def block_positions(self) -> str | None:
+        """Positions that the blocks take care of, one of `BLOCK_POSITIONS`."""
+        found = self.position_embedding.removeprefix("learned_")
+        return found if found in BLOCK_POSITIONS else None
+
+    @property
+    def learned_resize(self) -> str:
+        """How learned positions are resized; beside biases, as their projects resize both."""
+        both = {"geometric": "bicubic", "bilinear": "bicubic_plain"}
+        method = self.position_resize
+        return both.get(method, method) if self.block_positions else method
 
     @property
     def ends_in_norm(self) -> bool:
@@ -840,12 +865,12 @@ _NO_LOSS = _off("patch_dropout_rate", "num_merged_tokens")  # every patch is in 
 # What excludes what. docs/configuration.md shows the table.
 EXCLUSIONS = (
     Exclusion(
-        "position_embedding", BLOCK_POSITIONS,
+        "position_embedding", ("relative", *POSITION_BIASES),
         {**_NO_LOSS, **_off("rope", "window_size", "any_size")},
         "Relative positions need every patch of one grid in its place, and are enough.",
     ),
     Exclusion(
-        "position_embedding", ("relative_bias",), _off("num_registers", "distillation_token"),
+        "position_embedding", POSITION_BIASES, _off("num_registers", "distillation_token"),
         "The table of biases has entries for one class token, and none for other tokens.",
     ),
     Exclusion(
@@ -858,6 +883,10 @@ EXCLUSIONS = (
         "Attention by positions on one grid is of all patches, of nothing else, and has no parts.",
     ),
     Exclusion("rope", (), _NO_LOSS, "Rotary positions need every patch in its place."),
+    Exclusion(
+        "qk_norm_bias", (), {"qk_norm": (True,), "norm": ("layer",)},
+        "The bias is one of layer norms of queries and keys.",
+    ),
     Exclusion(
         "num_merged_tokens", (), {"pooling": POOLINGS, **_off("rematerialize")},
         "A block that merges tokens hands on their sizes, and its tokens are of no single patch.",

@@ -46,9 +46,9 @@ def write_atomically(
     The temporary path lies in a new directory in the folder of `path`, called
     `.NAME.unfinished-*`. Its content is forced to the disk before it is renamed. Other files that
     the block writes to that directory move to the folder of `path` first, as the weights of an
-    ONNX graph do. When the block raises, the directory is removed and `path` is unchanged; a
-    process that is killed leaves the directory behind, and the next one that writes the same path
-    removes it.
+    ONNX graph do. When the block raises, the directory is removed, with the parent folders that
+    were created for it, and `path` is unchanged; a process that is killed leaves the directory
+    behind, and the next one that writes the same path removes it.
 
     A remote address such as `gs://bucket/name` is written locally first, and copied by
     TensorFlow's file system; the file `saved_model.pb` of a SavedModel is copied last, so that a
@@ -81,6 +81,7 @@ def write_atomically(
     if not replace:
         _check_free(path)
     _remove_abandoned(path)
+    created = [folder for folder in path.parents if not folder.exists()]
     staging, lock = _make_staging(path)
     try:
         with explain_full_disk(path):
@@ -97,6 +98,9 @@ def write_atomically(
         if lock is not None:
             os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+        for folder in created:  # innermost first
+            with contextlib.suppress(OSError):  # there is a file in it
+                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -142,6 +146,18 @@ def no_link(path: str, flags: int) -> int:
 
 
 _FORMULA = re.compile(r"[\s']*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # also in full width
+
+
+def write_text(path: str | os.PathLike[str], text: str, errors: str = "strict") -> None:
+    """Writes a text in UTF-8, which replaces an older file when it is complete.
+
+    Args:
+        path: The file.
+        text: Its content, with line feeds as the ends of lines.
+        errors: Treatment of what is no UTF-8, as of `open`; Linux allows such names of files.
+    """
+    with write_atomically(path, replace=True) as unfinished:
+        unfinished.write_text(text, "utf-8", errors, "\n")
 
 
 def write_csv(path: str | os.PathLike[str], rows: Iterable[Iterable[object]]) -> None:

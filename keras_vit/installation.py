@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -41,6 +42,20 @@ def installed_version(distribution: str = DISTRIBUTION) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def check_keras() -> None:
+    """Checks that TensorFlow is not told to take Keras 2 for `tf.keras`.
+
+    Raises:
+        ImportError: If it is.
+    """
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        raise ImportError(
+            "This package needs Keras 3, and TF_USE_LEGACY_KERAS="
+            f"{os.environ['TF_USE_LEGACY_KERAS']} makes TensorFlow take Keras 2 (tf_keras). Unset "
+            "it before Python starts: `unset TF_USE_LEGACY_KERAS`."
+        )
 
 
 def warn_of_other_project() -> None:

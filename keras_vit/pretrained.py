@@ -234,16 +234,8 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
         sizes["num_heads"] = heads
     if "stem" in sizes:
         sizes["stem"] = dataclasses.replace(sizes["stem"], **info.options.get("stem", {}))
-    family = (
-        "bit"
-        if "stages" in sizes
-        else "hybrid"
-        if "stem" in sizes
-        else "naflex"
-        if naflex
-        else "vit"
-    )
-    return _BASES[family], sizes
+    kinds = {"bit": "stages" in sizes, "hybrid": "stem" in sizes, "naflex": naflex, "vit": True}
+    return _BASES[next(kind for kind, is_it in kinds.items() if is_it)], sizes
 
 
 def _input_shape(info: FileInfo, is_other: bool) -> tuple[int, int, int] | None:

@@ -1,17 +1,25 @@
-"""Progress of long tasks, in lines on standard error: in terminals, files and pipes alike."""
+"""Progress of long tasks, in lines on standard error: in terminals, files and pipes alike.
+
+Texts of durations and tables, too.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from keras_vit.errors import printable
 
 _FIRST = 5.0  # seconds; most tasks end earlier, without a line
 _LONGEST = 60.0  # seconds between two lines
+_Input = TypeVar("_Input")
+_Result = TypeVar("_Result")
 _TASKS = threading.local()  # the tasks of a thread, the innermost last
 
 
@@ -131,3 +139,45 @@ def duration_text(seconds: float) -> str:
     if seconds < 7_200:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3_600:,.1f} hours"
+
+
+def map_threads(
+    function: Callable[[_Input], _Result],
+    inputs: Sequence[_Input],
+    task: str,
+    unit: str = "files",
+    threads: int | None = None,
+    at_once: int = 1,
+) -> list[_Result]:
+    """Applies a function in several threads, and reports how far it is.
+
+    Args:
+        function: The function; after its first error no other call begins.
+        inputs: Its inputs.
+        task: As for `Progress`.
+        unit: Name of the inputs, as for `Progress`.
+        threads: How many; `None` takes as many as there are processors.
+        at_once: Inputs of one thread between two reports.
+    """
+    chunks = [inputs[start : start + at_once] for start in range(0, len(inputs), at_once)]
+    results: list[_Result] = []
+    with (
+        Progress(task, len(inputs), unit) as progress,
+        concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool,
+    ):
+        try:
+            for found in pool.map(lambda chunk: [function(each) for each in chunk], chunks):
+                results += found
+                progress.update(len(results))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results
+
+
+def align_columns(rows: Iterable[Sequence[str]]) -> str:
+    """A table as lines of text, its columns aligned; control characters in cells are escaped."""
+    rows = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)

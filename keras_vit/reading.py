@@ -1,11 +1,13 @@
 """Opens files that somebody else may have written: regular files, of bounded size and depth.
 
 Every file is opened here, which `tests/test_reading.py` checks. Content that cannot be read is a
-`ValueError` that names the file, whatever the parser raises.
+`ValueError` that names the file, whatever the parser raises: see `refusing`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.resources
 import io
 import json
@@ -13,7 +15,10 @@ import math
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
+
+from keras_vit.errors import DamagedFileError, KerasVitError, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +26,53 @@ if TYPE_CHECKING:
 MAX_BYTES = 16_000_000  # of a text; a thousand times the usual, names of 21,843 classes fit
 _MAX_DEPTH = 100  # of lists and objects in each other; configurations have five
 _MAX_BITS = 128  # of an integer; transformers writes some of 100 bits for "no limit"
+_MAX_REASON = 200  # letters of a parser's message
+
+
+@contextlib.contextmanager
+def refusing(
+    path: str | os.PathLike[str],
+    problem: str = "is damaged",
+    advice: str = "Fetch it again.",
+    kind: type[ValueError] = DamagedFileError,
+) -> Iterator[None]:
+    """Turns whatever a parser raises for the content of a file into one exception that names it.
+
+    What the system says of a file (there is none, no permission), missing packages and too little
+    memory stay what they are, and so do exceptions of the type `kind` that name the file.
+
+    Args:
+        path: The file, or what messages call it, such as an array in a file.
+        problem: What is wrong with it, after its name.
+        advice: What to do, a sentence.
+        kind: The exception to raise.
+
+    Raises:
+        ValueError: Of the type `kind`: "{path} {problem} ({reason}). {advice}".
+    """
+    try:
+        yield
+    except Exception as error:  # parsers raise errors of many kinds
+        of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+        if of_system or isinstance(error, ImportError) or lacks_memory(error):
+            raise
+        name, text = printable(os.fspath(path)), str(error)
+        if name in text and isinstance(error, kind):
+            raise
+        if name not in text:
+            known = type(error) in (ValueError, OSError) or isinstance(error, KerasVitError)
+            reason = text if known and text else f"{type(error).__name__}: {text}"
+            text = f"{name} {problem} ({' '.join(reason.split()):.{_MAX_REASON}}). {advice}"
+        raise kind(text) from error
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that there is too little memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
@@ -30,6 +82,46 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
         OSError: If there is nothing at the path.
     """
     return stat.S_ISREG(os.stat(path).st_mode)
+
+
+# Besides hidden files: archives of macOS, previews and bins of file servers, Windows, repairs of
+# disks, Python.
+_LEFT_OVER = {
+    *("__macosx", "network trash folder", "temporary items", "icon\r"),
+    *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+    *("thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "system volume information"),
+    *("lost+found", "__pycache__"),
+}
+
+
+def is_left_over(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or was left by a system or program."""
+    return name.lower() in _LEFT_OVER or (name[:1] == "." and name not in (".", ".."))
+
+
+def list_left_over(folder: str | os.PathLike[str]) -> list[str]:
+    """Lists the files and folders below a folder that readers skip, see `is_left_over`."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        found += [os.path.join(parent, name) for name in folders + names if is_left_over(name)]
+        folders[:] = [name for name in folders if not is_left_over(name)]
+    return sorted(found)
+
+
+def locate(folder: str | os.PathLike[str], name: str, endings: tuple[str, ...] = ("",)) -> str:
+    """The path of a file that a table names, which Windows may have written with backslashes.
+
+    Args:
+        folder: The folder of the files.
+        name: The name in the table.
+        endings: What may follow it.
+
+    Returns:
+        The first path where there is a file; if there is none, the name as it is written.
+    """
+    names = dict.fromkeys((name, name.replace("\\", "/")))
+    paths = [os.path.join(folder, each + ending) for each in names for ending in endings]
+    return next(filter(os.path.exists, paths), paths[0])
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
@@ -74,12 +166,8 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
         OSError: If there is no such file, or it cannot be opened.
         ValueError: If it is no regular file, no UTF-8, or has more than `max_bytes` bytes.
     """
-    try:
+    with refusing(path, "is not UTF-8", "Save it again as UTF-8."):
         text = read_bytes(path, max_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{os.fspath(path)} is not UTF-8: {error}. Save it again as UTF-8."
-        ) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -95,11 +183,8 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
         OSError: If there is no such file, or it cannot be opened.
         ValueError: If it is no regular file, too large, or no such JSON. The message names it.
     """
-    text = read_text(path, max_bytes)
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{os.fspath(path)} is not JSON: {error}.") from error
+    with refusing(path, "is not JSON", "Correct it, or fetch it again."):
+        return parse_json(read_text(path, max_bytes))
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -123,13 +208,9 @@ def read_toml(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[
         OSError: If there is no such file, or it cannot be opened.
         ValueError: If it is no regular file, too large, or no such TOML. The message names it.
     """
-    text = read_text(path, max_bytes)
-    try:
-        content: dict[str, Any] = tomllib.loads(text)
+    with refusing(path, "is not a TOML file", "Correct it."):
+        content: dict[str, Any] = tomllib.loads(read_text(path, max_bytes))
         _check_values(content)
-    except (ValueError, RecursionError) as error:  # a ValueError also of too many digits
-        reason = "lists are nested too deep" if isinstance(error, RecursionError) else error
-        raise ValueError(f"{os.fspath(path)} is not a TOML file: {reason}.") from error
     return content
 
 
@@ -151,16 +232,12 @@ def read_array(path: str | os.PathLike[str], mmap_mode: Any = None) -> np.ndarra
     """
     import numpy as np
 
-    with open_regular(path) as file:
-        try:
-            shape, _, dtype = read_array_header(file)
-            size = os.fstat(file.fileno()).st_size - file.tell()
-            if math.prod(shape) * dtype.itemsize != size:
-                raise ValueError(f"{size:,} bytes do not hold an array of its type and shape")
-            array: np.ndarray = np.load(path, mmap_mode, allow_pickle=False)
-        except Exception as error:  # NumPy's parser of headers raises errors of many kinds
-            reason = str(error)[:200]
-            raise ValueError(f"{os.fspath(path)} is no array of NumPy: {reason}.") from error
+    with refusing(path, "is no array of NumPy"), open_regular(path) as file:
+        shape, _, dtype = read_array_header(file)
+        size = os.fstat(file.fileno()).st_size - file.tell()
+        if math.prod(shape) * dtype.itemsize != size:
+            raise ValueError(f"{size:,} bytes do not hold an array of its type and shape")
+        array: np.ndarray = np.load(path, mmap_mode, allow_pickle=False)
     return array
 
 

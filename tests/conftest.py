@@ -6,6 +6,7 @@ import gc
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,26 @@ def shares_a_fixture(item) -> bool:
         each[-1].scope in ("module", "package") and each[-1].func.__module__.startswith("tests.")
         for each in fixtures
     )
+
+
+def without_missing_packages(report):
+    """Makes a skip for a missing package an error of `scripts/test --slow`, which installs all."""
+    if os.environ.get("KERAS_VIT_ALL_PACKAGES") and isinstance(report.longrepr, tuple):
+        *_, reason = report.longrepr  # of a skip; an error has another form
+        if re.search("could not import|not installed", reason):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}. Add the package to `test-all` in setup.cfg."
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return without_missing_packages((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return without_missing_packages((yield))
 
 
 class SmallDisk:

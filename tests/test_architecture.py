@@ -29,7 +29,8 @@ LEVELS = {
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("families",),
     -1: ("config", "progress"),
-    -2: ("checks", "errors", "fields", "files", "installation", "intervals", "reading"),
+    -2: ("checks", "fields", "files", "installation", "intervals", "reading"),
+    -3: ("errors",),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in

@@ -11,6 +11,7 @@ SCRIPTS = ("benchmarks", "scripts")
 # Files that test no single module, and what they test instead.
 ACROSS = {
     "cli/test_targets.py": "`train`, `evaluate` and `predict` on labels and numbers of CSV files",
+    "layers/test_every_layer.py": "Keras's own test of layers, on every public layer",
     "models/test_global_settings.py": "every builder under the global settings of Keras",
     "models/test_golden.py": "whole models against the official code and the paper",
     "models/test_hybrids.py": "hybrids and ResNets: built, saved, trained, looked into",

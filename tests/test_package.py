@@ -217,3 +217,11 @@ def test_without_tensorflow_what_needs_it_says_so():
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "error: `keras-vit check` needs TensorFlow" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["-c", "import keras_vit"], ["-m", "keras_vit", "env"]])
+def test_legacy_keras_is_refused_with_what_to_unset(words):
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode and "unset TF_USE_LEGACY_KERAS" in done.stderr.splitlines()[-1]
+    assert "needs Keras 3" in done.stderr

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from keras_vit import progress as module
-from keras_vit.progress import Progress, duration_text
+from keras_vit.progress import Progress, align_columns, duration_text
 
 
 @pytest.fixture
@@ -115,3 +115,8 @@ def test_a_task_that_failed_is_over(quickly):
 )
 def test_durations_are_read_at_once(seconds, text):
     assert duration_text(seconds) == text
+
+
+def test_columns_are_aligned_and_cells_are_one_line():
+    rows = [("name", "images"), ("a\nb", "1"), ("longest", "")]
+    assert align_columns(rows).splitlines() == ["name     images", "a\\nb     1", "longest"]

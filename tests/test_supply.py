@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import zipfile
 
 import keras
@@ -95,7 +96,7 @@ MAJORS = {
 
 
 # Extras of those who work on the package; all others are for users.
-OURS = {"benchmarks", "examples", "test", "docs", "dev"}
+OURS = {"benchmarks", "examples", "test", "test-all", "docs", "dev"}
 
 
 def requirements():
@@ -143,7 +144,49 @@ def test_nothing_holds_the_nightly_builds_back_and_ci_skips_nothing():
     assert "scripts/make-venv .venv-dev dev" in (ROOT / ".ci/run").read_text()
     assert "test,detection" in (ROOT / "scripts/test").read_text()
     if os.environ.get("CI"):
-        importlib.import_module("keras_hub")  # or its tests are skipped without a word
+        for name in ("keras_hub", "openvino", "skimage"):  # or tests are skipped without a word
+            importlib.import_module(name)
+
+
+SKIPS = {
+    "call": 'import pytest\ndef test(): pytest.importorskip("no_such_package")',
+    "collect": 'import pytest\npytest.importorskip("no_such_package")\ndef test(): pass',
+    "mark": """import pytest
+@pytest.mark.skipif(True, reason="no_such_package is not installed")
+def test(): pass""",
+    "other": 'import pytest\ndef test(): pytest.skip("needs Node.js")',
+}
+
+
+def test_a_skip_for_a_missing_package_is_an_error_of_slow_runs(tmp_path):
+    assert "export KERAS_VIT_ALL_PACKAGES=yes" in (ROOT / "scripts/test").read_text()
+    for name, text in SKIPS.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-q", "-c", os.devnull]
+    lines = []
+    for setting in ("", "yes"):
+        environment = {**os.environ, "KERAS_VIT_ALL_PACKAGES": setting}
+        words = [*command, "--continue-on-collection-errors", "-rA", str(tmp_path)]
+        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+        lines.append(done.stdout.splitlines()[-1].partition(" in ")[0])
+        assert ("Add the package to `test-all` in setup.cfg" in done.stdout) == bool(setting)
+    assert lines == ["4 skipped", "1 failed, 1 skipped, 2 errors"]
+
+
+def test_each_optional_package_of_the_tests_is_in_the_environment_of_slow_runs():
+    """By the names of distributions, which `importorskip` does not know."""
+    names = {"ai_edge_litert": "ai-edge-litert", "ai_edge_quantizer": "ai-edge-quantizer"}
+    names |= {"cv2": "opencv-python-headless", "keras_hub": "keras-hub", "skimage": "scikit-image"}
+    names |= {"apache_beam": "apache-beam", "grpc": "tensorflow-serving-api"}
+    names |= {"keras_tuner": "keras-tuner", "sklearn": "scikit-learn"}
+    names |= {"tensorflow_serving": "tensorflow-serving-api"}
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    text = config["options"]["install_requires"] + config["options.extras_require"]["test-all"]
+    installed = set(re.findall(r"^[\w-]+", text, re.MULTILINE))
+    for path in python_files("tests"):
+        for package in re.findall(r'importorskip\("(\w+)', path.read_text()):
+            assert package == "no_such_package" or names.get(package, package) in installed, path
 
 
 def test_workflows_run_the_scripts_of_the_repository_alone():

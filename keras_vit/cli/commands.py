@@ -1,95 +1,43 @@
 """The table of commands of `keras-vit`: names, functions and flags.
 
 A new command is a function that prints its result, and a row of `COMMANDS`, here or in the folder
-of a task. Each flag is a parameter of the function; `train` has those of `settings.py` too. This
-module imports nothing of Keras, so that `--help` answers at once: a function is imported when its
-command runs.
+of a task. Each flag is a parameter of the function; `train` has those of `settings.py` too. Like
+`arguments.py`, this module imports nothing of Keras: a function is imported when its command runs.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
+from keras_vit.cli.arguments import (
+    IMAGE_SIZE,
+    JSON,
+    OUTPUTS,
+    TRIALS,
+    UNREADABLE_FILES,
+    Command,
+    argument,
+    parse_sizes,
+    setting_argument,
+    size_argument,
+)
 from keras_vit.cli.run_settings import (
     CHECKPOINT_FORMS,
     DATA_DIR,
     DATA_FORMS,
     MODEL_FORMS,
+    RUN_FORMS,
     UNREADABLE,
 )
-from keras_vit.cli.settings import HEADINGS, SETTINGS, Setting
+from keras_vit.cli.settings import SETTINGS, split_settings
 from keras_vit.config import TASKS
 from keras_vit.export.formats import FORMATS, PRECISIONS, SERVERS, Format
 
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
-
-
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """A flag or a positional argument, with the parameters of `add_argument` and a heading."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-    group: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """A command of one or several words, and the function that it calls.
-
-    Args:
-        name: The words.
-        target: `"module:function"` in `keras_vit`.
-        summary: What it does: the first line of the function's docstring.
-        arguments: Its flags.
-        keeps_buffers: Whether it computes with large batches, see `keep_buffers`.
-    """
-
-    name: str
-    target: str
-    summary: str
-    arguments: tuple[Argument, ...] = ()
-    keeps_buffers: bool = False
-
-    @property
-    def function(self) -> Callable[..., None]:
-        """The function, imported now."""
-        module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(f"keras_vit.{module}"), name)
-
-
-def argument(*names: str, **settings: Any) -> Argument:
-    """Makes an `Argument`, written like a call of `add_argument`."""
-    return Argument(names, settings)
-
-
-def setting_argument(setting: Setting, **changes: Any) -> Argument:
-    """Makes the flag of a setting, without a default: it may be in `--config`.
-
-    Args:
-        setting: The setting.
-        **changes: Parameters of `add_argument` in place of those that follow from its type.
-    """
-
-    def parse(text: str) -> Any:
-        try:
-            return setting.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    options: dict[str, Any] = {"default": argparse.SUPPRESS}
-    options["help"] = setting.summary.replace("%", "%%")
-    if setting.is_switch:
-        options["action"] = argparse.BooleanOptionalAction
-    else:
-        options |= {"type": parse, "metavar": "VALUE"}
-    return Argument((setting.flag,), {**options, **changes}, HEADINGS[setting.group])
 
 
 def _precisions(format: Format) -> str:
@@ -99,45 +47,15 @@ def _precisions(format: Format) -> str:
     return f"{format.name}: {', '.join(needing.get(name, name) for name in names)}"
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Reads `224` as 224 x 224 pixels, and `224x320` as height and width."""
-    sides = text.lower().split("x")
-    if not 1 <= len(sides) <= 2 or not all(side.isdecimal() and int(side) for side in sides):
-        raise argparse.ArgumentTypeError(
-            f"pixels such as 224, or height and width such as 224x320, are expected. "
-            f"Received: {text!r}"
-        )
-    return int(sides[0]), int(sides[-1])
-
-
-def parse_sizes(text: str) -> list[tuple[int, int]]:
-    """Reads `224,336`, sizes as in `parse_size` with commas."""
-    return [parse_size(part) for part in text.split(",")]
-
-
-IMAGE_SIZE = argument(
-    "--image-size",
-    type=parse_size,
-    metavar="PIXELS",
-    help="size of the images that the model takes, such as 224, or 224x320 for height and width; "
-    "by default that of the model, of a checkpoint the one that its preprocessing states",
-)
 _LABELS = argument(
     "--labels", help="text file with one class per line; by default those of the run"
 )
 _BATCH = argument("--batch-size", type=int, default=32, help="images per step")
-_LABELLED = (
-    _BATCH,
+_STORED = (
     argument("--data-dir", help=DATA_DIR),
     argument("--download", action="store_true", help="let TFDS download a missing data set"),
 )
-UNREADABLE_FILES = argument(
-    "--unreadable",
-    default="error",
-    choices=UNREADABLE,
-    help="treatment of files that cannot be read: one error that lists them, or a warning that "
-    "lists them; skip decodes every file once before it begins",
-)
+_LABELLED = (_BATCH, *_STORED)
 _TASK = argument(
     "--task",
     choices=TASKS,
@@ -148,7 +66,6 @@ _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _PREFIX = argument(
     "--prefix", help='what stands before the names of the model, such as "teacher.backbone."'
 )
-JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _IMAGES = argument(
     "--images",
     nargs="+",
@@ -157,14 +74,19 @@ _IMAGES = argument(
     f"{MAX_IMAGES} are read, spread evenly",
 )
 
-TRIALS = (
-    argument("--config", help="TOML file with settings; flags win over it"),
-    argument("--dry-run", action="store_true", help="print plan, memory and time, and stop"),
-)
-OUTPUTS = (
-    argument("--quiet", action="store_true", help="print results and errors alone"),
-    argument("--verbose", action="store_true", help="print a progress bar to files and pipes too"),
-)
+_TRAIN_INPUTS = ("model", "data")
+
+
+def _check_export(given: Mapping[str, Any]) -> None:
+    both = given["budget"], given["data"]
+    others = any(given[name] for name in ("precision", "images", "server"))
+    if both != (None, None) and (None in both or others):
+        raise ValueError(
+            "`--budget` and `--data` go together, and choose the precision: leave `--precision`, "
+            "`--images` and `--server` out. `--data` names labelled images that the model was not "
+            f"trained on. Received: --budget {both[0]}, --data {both[1]}."
+        )
+
 
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -206,10 +128,7 @@ COMMANDS: tuple[Command, ...] = (
             ),
             argument("--per-file", type=int, default=1_000, help="images in a file"),
             argument("--threads", type=int, help="files to write at once; by default all cores"),
-            argument("--data-dir", help=DATA_DIR),
-            argument(
-                "--download", action="store_true", help="let TFDS download a missing data set"
-            ),
+            *_STORED,
             argument("--task", choices=TASKS, help="what the columns of a CSV file are"),
             argument("--seed", type=int, default=0, help="random seed of the order"),
             UNREADABLE_FILES,
@@ -228,9 +147,13 @@ COMMANDS: tuple[Command, ...] = (
                 help="try rising learning rates, print their losses, and stop",
             ),
             *OUTPUTS,
-            *map(setting_argument, SETTINGS.values()),
+            setting_argument(SETTINGS["model"], "model", nargs="?", metavar="MODEL"),
+            setting_argument(SETTINGS["data"], "data", metavar="DATA"),
+            *(setting_argument(x) for name, x in SETTINGS.items() if name not in _TRAIN_INPUTS),
         ),
         keeps_buffers=True,
+        settings=SETTINGS,
+        check=lambda given: split_settings({x: given[x] for x in SETTINGS.keys() & given.keys()}),
     ),
     Command(
         "probe",
@@ -238,13 +161,11 @@ COMMANDS: tuple[Command, ...] = (
         "Fits a classifier to features of a frozen model, and prints its accuracy.",
         (
             argument("model", help=MODEL_FORMS),
-            argument(
-                "--image-size",
-                type=parse_sizes,
-                metavar="PIXELS",
-                help="size of the images that the model takes, such as 224 or 224x320; of several, "
-                "such as 224,392, cross-validation chooses; by default that of the model, of a "
+            size_argument(
+                "size of the images that the model takes, such as 224 or 224x320; of several, such "
+                "as 224,392, cross-validation chooses; by default that of the model, of a "
                 "checkpoint the one that its preprocessing states",
+                parse_sizes,
             ),
             argument("data", help=DATA_FORMS),
             argument(
@@ -270,11 +191,18 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "evaluate",
-        "cli.training:evaluate_model",
-        "Prints the accuracy of a model on images, or the metrics of its task.",
+        "cli.evaluation:evaluate_model",
+        "Prints the accuracy of models and exported files on images, or the metrics of their task.",
         (
-            argument("--data", required=True, help=DATA_FORMS),
-            argument("--model", required=True, help=MODEL_FORMS),
+            argument(
+                "model",
+                nargs="+",
+                action="append",
+                help=f"{RUN_FORMS}; of several a table with accuracy, agreement with the first, "
+                "bytes and images a second of each",
+            ),
+            argument("data", help=DATA_FORMS),
+            argument("--output", help="HTML file to write the table to"),
             IMAGE_SIZE,
             _TASK,
             _LABELS,
@@ -286,16 +214,17 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "predict",
-        "cli.training:predict_files",
+        "cli.evaluation:predict_files",
         "Prints the most probable classes of image files, their labels, or values of targets.",
         (
+            argument("model", help=RUN_FORMS),
             argument(
                 "files",
+                "--data",
                 nargs="+",
                 help="image files, and folders of them; or tars, Parquet files or records; from "
                 "100,000 images on, use export/beam of the repository",
             ),
-            argument("--model", required=True, help=MODEL_FORMS),
             IMAGE_SIZE,
             _LABELS,
             argument("--top", type=int, default=3, help="classes to print"),
@@ -337,7 +266,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="largest drop of the accuracy on --data, such as 0.5%%: exports the smallest "
                 "file that keeps it, of all precisions, and budget.json with it",
             ),
-            argument("--data", help="labelled images for --budget, not those of training"),
+            argument("data", nargs="?", help="labelled images for --budget, not those of training"),
             argument(
                 "--goal",
                 default="size",
@@ -349,6 +278,7 @@ COMMANDS: tuple[Command, ...] = (
             _IMAGES,
             UNREADABLE_FILES,
         ),
+        check=_check_export,
     ),
     Command(
         "verify",
@@ -399,7 +329,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("model", help=MODEL_FORMS),
             IMAGE_SIZE,
-            argument("images", nargs="*", help="image files, and folders of them"),
+            argument("images", "--data", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
             _LABELS,
             UNREADABLE_FILES,
@@ -411,7 +341,11 @@ COMMANDS: tuple[Command, ...] = (
         "Writes the result page of a run: curves, accuracy per class, mistakes, calibration.",
         (
             argument("run", help="folder of the run"),
-            argument("--data", help=f"{DATA_FORMS}; by default the images held out in training"),
+            argument(
+                "data",
+                nargs="?",
+                help=f"{DATA_FORMS}; by default the images held out in training",
+            ),
             argument("--output", help="the page to write; by default report.html of the run"),
             *_LABELLED,
             argument("--unreadable", choices=UNREADABLE, help="by default as in training"),
@@ -485,13 +419,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("target", metavar="OUT", help="file to write, .npz or .safetensors"),
             argument("--layout", required=True, choices=LAYOUTS, help="project of the array names"),
             argument("--variant", help="architecture of IN, if its shapes do not decide it"),
-            dataclasses.replace(
-                IMAGE_SIZE,
-                settings={
-                    **IMAGE_SIZE.settings,
-                    "help": "of OUT; by default as for IN's positions",
-                },
-            ),
+            size_argument("of OUT; by default as for IN's positions"),
             argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
             _PREFIX,
         ),

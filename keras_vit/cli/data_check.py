@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.cli.output import print_facts, say
+from keras_vit.errors import listed
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -87,7 +88,7 @@ def describe_data(
 
 def _describe_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
     """Counts of classes or labels, or mean and range of targets, of the training images."""
-    labels = np.asarray(images.labels)
+    labels = np.asarray(images.all_labels)
     if images.task == "regression":
         for name, values in zip(images.class_names, labels.T, strict=True):
             spread = f"{values.min():.4g} to {values.max():.4g}"
@@ -100,5 +101,4 @@ def _describe_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
     yield "training", ", ".join(f"{name} {int(count):,}" for name, count in shown)
     few = [name for name, count in counts if count < 2]
     if few:
-        rest = f" and {len(few) - _MAX_NAMES} more" if len(few) > _MAX_NAMES else ""
-        yield "note", f"one training image or none: {', '.join(few[:_MAX_NAMES])}{rest}; add images"
+        yield "note", f"one training image or none: {listed(few, _MAX_NAMES)}; add images"

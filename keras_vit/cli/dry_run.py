@@ -62,15 +62,13 @@ def describe_run(
     yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}{alike}"
     earlier = "".join(f"{size} x {size}, then " for size in recipe.progressive_sizes[:-1])
     yield "size", earlier + " x ".join(map(str, model.input_shape[1:]))
-    yield (
-        "steps",
-        (
-            f"{steps:,} of {recipe.batch_size:,} images: {epochs.epochs:,} epochs of "
-            f"{epochs.steps:,} steps, {trained_images / num_images:,.1f} times every image"
-        ),
-    )
+    counts = f"{epochs.epochs:,} epochs of {epochs.steps:,} steps"
+    times = f"{trained_images / num_images:,.1f} times every image"
+    yield "steps", f"{steps:,} of {recipe.batch_size:,} images: {counts}, {times}"
     yield "optimizer", optimizer_text(recipe, num_images)
-    yield "augmentation", _text(recipe.augmentation)
+    whole = "; whole images, because a number may be a size, a count or a share"
+    whole = whole if (images.task, recipe.augmentation.crop) == ("regression", "none") else ""
+    yield "augmentation", _text(recipe.augmentation) + whole
     yield "recipe", recipe.source
     slots = (2 if recipe.optimizer == "adam" else 1) + (recipe.averaging is not None)
     slots = 0 if recipe.lora_rank else slots  # those of the updates are few
@@ -126,13 +124,8 @@ def describe_memory(
         return memory.total / 2**30
 
     memory = training_memory(model, -(-batch_size // replicas), optimizer_slots, size)
-    yield (
-        "memory",
-        (
-            f"about {memory.total / 2**30:.1f} GiB on one device, of which weights and optimizer "
-            f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
-        ),
-    )
+    kept = f"weights and optimizer {(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
+    yield "memory", f"about {memory.total / 2**30:.1f} GiB on one device, of which {kept}"
     there = memory_bytes() / 2**30 / replicas  # which share it
     if not runs_on_processors_alone() or needed(batch_size) <= there:
         return
@@ -148,14 +141,9 @@ def describe_memory(
         for change, gib in changes.items()
         if gib < needed(batch_size)  # does nothing for some models
     ]
-    yield (
-        "memory",
-        (
-            f"more than the {there * replicas:.1f} GiB of this machine. "
-            f"{', '.join([*texts, 'a smaller --image-size less'])}. In Python, an optimizer with "
-            "`gradient_accumulation_steps` makes one update of several small batches."
-        ),
-    )
+    advice = f"{', '.join([*texts, 'a smaller --image-size less'])}. In Python, an optimizer with "
+    advice += "`gradient_accumulation_steps` makes one update of several small batches."
+    yield "memory", f"more than the {there * replicas:.1f} GiB of this machine. {advice}"
 
 
 def describe_weights(report: Any) -> Iterator[tuple[str, str]]:

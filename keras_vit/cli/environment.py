@@ -24,7 +24,7 @@ from keras_vit.runtime.processors import (
 )
 
 # Extras of those who work on the package; all others are for users.
-DEVELOPMENT = ("benchmarks", "examples", "test", "docs", "dev")
+DEVELOPMENT = ("benchmarks", "examples", "test", "test-all", "docs", "dev")
 # Packages by their names for readers; a nightly build has a name of its own on the index.
 _PACKAGES = {
     "TensorFlow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),

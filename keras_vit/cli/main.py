@@ -1,11 +1,10 @@
-"""The command line `keras-vit`: the parser, `main`, and what it says about errors.
+"""The command line `keras-vit`: `main`, and what it says about errors.
 
 Nothing of Keras is imported before a command runs: `keras-vit --help` answers at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import glob
 import os
@@ -13,60 +12,23 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
-from keras_vit.cli.commands import GROUPS, Command, all_commands
+from keras_vit.cli.arguments import Command
 from keras_vit.cli.output import complain, hidden_stderr
-from keras_vit.errors import needing_tensorflow, printable
-from keras_vit.installation import installed_version, warn_of_other_project
+from keras_vit.cli.parser import build_parser
+from keras_vit.cli.run_settings import CHECKPOINT_ENDINGS
+from keras_vit.errors import needing_tensorflow
+from keras_vit.export.formats import FORMATS
+from keras_vit.installation import check_keras, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
-MODEL_ENDINGS = (".keras", ".npz", ".safetensors", ".h5")
+_EXPORTED = tuple(os.path.splitext(each.file)[1] for each in FORMATS.values() if "." in each.file)
+MODEL_ENDINGS = (".keras", *CHECKPOINT_ENDINGS, *_EXPORTED)
 # Errors that a user can act on; all others are bugs and keep their traceback.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
-
-
-def build_parser(commands: Iterable[Command] | None = None) -> argparse.ArgumentParser:
-    """Builds the parser of the command line from a table of commands; `None` takes all."""
-    parser = _Parser(
-        prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
-    )
-    parser.add_argument("--version", action=_PrintVersion, nargs=0, default=argparse.SUPPRESS)
-    branches: dict[tuple[str, ...], Any] = {
-        (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    }
-    for command in all_commands() if commands is None else commands:
-        *group, name = command.name.split()
-        key = tuple(group)
-        if key not in branches:
-            words = branches[()].add_parser(" ".join(group), help=GROUPS.get(" ".join(group)))
-            branches[key] = words.add_subparsers(required=True, metavar="COMMAND")
-        leaf = branches[key].add_parser(name, help=command.summary, description=command.summary)
-        if any(each.group for each in command.arguments):  # too many to list twice
-            leaf.usage = f"{parser.prog} {command.name} [options]"
-        groups: dict[str | None, Any] = {None: leaf}
-        for each in command.arguments:
-            if each.group not in groups:
-                groups[each.group] = leaf.add_argument_group(each.group)
-            groups[each.group].add_argument(*each.names, **each.settings)
-        leaf.add_argument("--debug", action="store_true", help="print the traceback of an error")
-        leaf.set_defaults(command=command)
-    return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
-
-
-class _PrintVersion(argparse.Action):
-    """Looks the version up when it is asked for: that takes longer than the rest of `--help`."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"keras-vit {installed_version() or '(not installed)'}")
-        parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,9 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 2 after an error message, or 130 after Ctrl-C.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    options = vars(build_parser().parse_args(words))
-    command, debug = options.pop("command"), options.pop("debug")
+    debug = "--debug" in words
     try:
+        options = vars(build_parser().parse_args(words))
+        command = options.pop("command")
+        del options["debug"]
+        check_keras()
         _check_paths(options)
         with needing_tensorflow(f"`keras-vit {command.name}`"):
             if arguments is None:  # not called from another program
@@ -116,12 +81,14 @@ def _check_paths(options: dict[str, Any]) -> None:
 
     The commands check this too, but importing what they need takes seconds.
     """
-    data, model = options.get("data"), options.get("model")
+    data, models = options.get("data"), options.get("model") or ()
     is_elsewhere = data and (data.startswith("tfds:") or "://" in data)
     if data and not (is_elsewhere or os.path.exists(data) or glob.glob(data)):
         kind = "file" if os.path.splitext(data)[1] else "folder"
         raise FileNotFoundError(f"There is no {kind} {data}.")
-    if model and model.endswith(MODEL_ENDINGS) and not ("://" in model or os.path.exists(model)):
+    for model in [models] if isinstance(models, str) else models:
+        if not model.endswith(MODEL_ENDINGS) or "://" in model or os.path.exists(model):
+            continue
         folder = os.path.dirname(model) or "."
         names = os.listdir(folder) if os.path.isdir(folder) else []
         known = sorted(name for name in names if name.endswith(MODEL_ENDINGS))

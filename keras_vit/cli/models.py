@@ -43,12 +43,7 @@ def export_model(
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
     if budget is not None or data is not None:
-        if budget is None or data is None or precision or images or server:
-            raise ValueError(
-                "`--budget` and `--data` go together, and choose the precision: leave "
-                "`--precision`, `--images` and `--server` out. `--data` names labelled images that "
-                f"the model was not trained on. Received: --budget {budget}, --data {data}."
-            )
+        assert budget is not None and data is not None  # see the table of commands
         loaded = open_model(model, image_size)
         limits = _share(budget), data, goal
         _export_within_budget(loaded, model, to, output, labels, unreadable, *limits)

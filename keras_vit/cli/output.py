@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from keras_vit.errors import printable
+from keras_vit.progress import align_columns
 
 
 def say(text: object) -> None:
@@ -35,11 +36,7 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Prints rows of cells in columns."""
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print(align_columns(rows))
 
 
 @contextlib.contextmanager

@@ -6,20 +6,19 @@ import dataclasses
 import os
 from typing import Any
 
-import numpy as np
-
 from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.cli.run_settings import AUTO, RunSettings
 from keras_vit.cli.settings import Settings
 from keras_vit.config import Preprocessing, field_value
 from keras_vit.create import create_model
 from keras_vit.data.image_set import ImageSet
-from keras_vit.data.sources import TrainingData, open_training_data
+from keras_vit.data.labelled_set import describe_held_out
+from keras_vit.data.sources import TrainingData, open_training_data, read_share
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.new_head import adapt_model
 from keras_vit.train.recipes import find_recipe
-from keras_vit.train.sizing import plan_training
+from keras_vit.train.sizing import WHOLE, plan_training
 from keras_vit.train.starting_head import NEEDED, can_start
 from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
@@ -47,6 +46,16 @@ class RunPlan:
     data: TrainingData
 
     @property
+    def held_out(self) -> str:
+        """How many images of each class are held out; empty if none are, or other images."""
+        training, validation = self.data.training, self.data.validation
+        if self.data.transfer_test is not None:  # `transfer` chooses the learning rate by them
+            training, validation = training.split(self.recipe.held_out, self.run.seed)
+        elif not read_share(self.run.validation):
+            return ""
+        return describe_held_out(training, validation) if validation is not None else ""
+
+    @property
     def is_pretrained(self) -> bool:
         """Whether training starts from a trained model."""
         return _is_pretrained(self.run)
@@ -62,11 +71,9 @@ def make_plan(settings: Settings) -> RunPlan:
         ValueError: If settings do not fit together.
     """
     run, options = settings.run, settings.model
-    if run.data is None:
-        raise ValueError("Pass the images to train on: --data FOLDER, or `data` in --config.")
     reading = {"data_dir": run.data_dir, "download": run.download, "unreadable": run.unreadable}
     reading["task"] = None if run.task == AUTO else run.task
-    data = open_training_data(run.data, run.validation, run.test, run.seed, reading)
+    data = open_training_data(str(run.data), run.validation, run.test, run.seed, reading)
     if run.model is None and run.weights is not None and not _is_tag(run.weights):
         run = dataclasses.replace(run, model=run.weights, weights=None)
     task = data.training.task
@@ -96,6 +103,9 @@ def make_plan(settings: Settings) -> RunPlan:
         )
     if task not in LOSSES[recipe.loss]:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
+    if task == "regression":
+        crops = {"crop": "inception"} if "area_range" in changes else WHOLE
+        recipe = recipe.replace(**crops)
     for each in settings.recipe:
         recipe = recipe.replace(**each)
         if each.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
@@ -163,9 +173,8 @@ def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
 def _class_sizes(images: ImageSet, changes: list[dict[str, Any]]) -> list[int]:
     """Images of every class; none where they are not known, or where sampling balances them."""
     is_balanced = any(each.get("balanced_sampling") for each in changes)
-    if images.task != "single_label" or images.labels is None or is_balanced:
-        return []
-    return np.bincount(images.labels, minlength=images.num_classes).tolist()
+    counts = None if is_balanced else images.class_counts
+    return [] if counts is None else counts.tolist()
 
 
 def build_model(plan: RunPlan) -> Model:

@@ -12,8 +12,9 @@ import keras
 
 from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.resolve import open_model
-from keras_vit.data.image_set import ImageSet
+from keras_vit.data.labelled_set import describe_held_out
 from keras_vit.data.sources import open_training_data, read_share
+from keras_vit.data.strata import HELD_OUT
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.probe import ProbeResult, describe_probe, fit_probe
@@ -59,6 +60,7 @@ def probe_model(
         "unreadable": unreadable,
         "class_names": list(images.class_names),
         "skipped": list(images.skipped),
+        HELD_OUT: describe_held_out(images, held_out) if share else None,
         IMAGE_LISTS: describe_lists(found.file_names()),
         "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
@@ -80,8 +82,17 @@ def probe_model(
             if not as_json:
                 plan = describe_probe(loaded, images, held_out, method, folds, batch_size)
                 facts = f"{loaded.name}, {loaded.count_params():,} parameters"
-                print_facts([("model", facts), ("size", " x ".join(map(str, shape))), *plan])
-            tried[name] = _fit(loaded, images, held_out, kept, method, options)
+                size_text = " x ".join(map(str, shape))
+                out = [("held out", settings[HELD_OUT])] if share else []
+                print_facts([("model", facts), ("size", size_text), *out, *plan])
+            try:
+                tried[name] = fit_probe(loaded, images, held_out, kept, method, **options)
+            except KeyboardInterrupt:
+                complain(
+                    f"\nThe features that were computed are kept in {kept}, fits are not. The same "
+                    "command continues."
+                )
+                raise
         best = max(tried, key=lambda name: _validated(tried[name]))  # the first of equal ones
         result = tried[best]
         history = keras.callbacks.History()
@@ -97,24 +108,6 @@ def probe_model(
         print_facts([(name, f"{_validated(each):.2%}") for name, each in tried.items()])
         say(f"{best} pixels are the best in cross-validation.")
     say(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")
-
-
-def _fit(
-    model: keras.Model,
-    images: ImageSet,
-    held_out: ImageSet | None,
-    folder: pathlib.Path,
-    method: str,
-    options: dict[str, Any],
-) -> ProbeResult:
-    try:
-        return fit_probe(model, images, held_out, folder, method, **options)
-    except KeyboardInterrupt:
-        complain(
-            f"\nThe features that were computed are kept in {folder}, fits are not. The same "
-            "command continues."
-        )
-        raise
 
 
 def _validated(result: ProbeResult) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -93,7 +92,7 @@ def save_when_interrupted() -> Iterator[None]:
         complain(
             "\nCtrl-C: saving after this batch. Press it again to end at once, without saving."
         )
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     former = signal.signal(signal.SIGINT, interrupt)
     try:

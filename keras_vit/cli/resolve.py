@@ -5,18 +5,22 @@ Every command takes a model in the same forms, see `MODEL_FORMS`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, cast
 
 import keras
 
 from keras_vit.cli.output import complain
-from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
+from keras_vit.cli.run_settings import CHECKPOINT_ENDINGS, CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
+from keras_vit.errors import listed
+from keras_vit.export.exported_model import ExportedModel
+from keras_vit.export.formats import find_format, newest_version
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
 from keras_vit.models.graph import final_operation
@@ -38,12 +42,13 @@ class ModelSource:
     Args:
         name: The name on the command line.
         kind: `"keras"` (a `.keras` file), `"checkpoint"` (a path or an address), `"published"`
-            (`VARIANT/TAG`) or `"variant"` (an architecture with random weights).
+            (`VARIANT/TAG`), `"variant"` (an architecture with random weights) or `"exported"` (a
+            file or folder of one of the `FORMATS`).
         path: The `.keras` file, of a run folder the best one; `None` for all other kinds.
     """
 
     name: str
-    kind: Literal["keras", "checkpoint", "published", "variant"]
+    kind: Literal["keras", "checkpoint", "published", "variant", "exported"]
     path: pathlib.Path | None = None
 
 
@@ -59,10 +64,12 @@ def resolve_model(name: str) -> ModelSource:
         return ModelSource(name, "keras" if name.endswith(".keras") else "checkpoint")
     if path.is_dir():
         saved = find_saved_model(path)
-        return ModelSource(name, "keras" if saved else "checkpoint", saved)
-    if path.is_file():
-        is_keras = path.suffix == ".keras"
-        return ModelSource(name, "keras" if is_keras else "checkpoint", path if is_keras else None)
+        if saved is not None:
+            return ModelSource(name, "keras", saved)
+    if path.is_file() and path.suffix == ".keras":
+        return ModelSource(name, "keras", path)
+    if path.exists():
+        return ModelSource(name, "exported" if _is_exported(path) else "checkpoint")
     variant, _, tag = name.rpartition("/")
     if tag.isidentifier() and _is_variant(variant):
         return ModelSource(name, "published")
@@ -92,6 +99,11 @@ def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Mo
         DownloadError: If an address or published weights cannot be fetched.
     """
     source = resolve_model(name)
+    if source.kind == "exported":
+        raise ValueError(
+            f"{name} is an exported file, which `keras-vit evaluate` and `predict` run. Here the "
+            "model is needed that it was made from."
+        )
     if source.kind == "keras":
         if pathlib.Path(name).is_dir() and (pathlib.Path(name) / CONFIG).exists():
             complain(load_run(name))
@@ -105,6 +117,28 @@ def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Mo
     if model.load_report.size is not None:
         complain(f"{name}: {model.load_report.size}.")
     return model
+
+
+def open_predictor(name: str, image_size: tuple[int, int] | None = None) -> keras.Model:
+    """As `open_model`, for prediction alone: also an exported file, as an `ExportedModel`.
+
+    Raises:
+        ValueError: As for `open_model`, or if an exported file takes images of another size.
+    """
+    if resolve_model(name).kind != "exported":
+        return open_model(name, image_size)
+    model = ExportedModel(name)
+    if image_size not in (None, model.config.input_shape[:2]):
+        size = " x ".join(map(str, model.config.input_shape[:2]))
+        raise ValueError(f"{name} takes images of {size} pixels. Leave --image-size out.")
+    return cast("keras.Model", model)  # which has what prediction and evaluation read
+
+
+def _is_exported(path: pathlib.Path) -> bool:
+    if path.suffix not in CHECKPOINT_ENDINGS:  # whose first bytes may be any
+        with contextlib.suppress(ValueError):
+            return bool(find_format(newest_version(path)))
+    return False
 
 
 def _resized(model: keras.Model, name: str, image_size: tuple[int, int] | None) -> keras.Model:
@@ -152,7 +186,7 @@ def find_checkpoint(name: str, rehash: bool = False, download: bool = True) -> p
     if kind == "published":
         variant, _, tag = name.rpartition("/")
         return fetch_weights(tag, variant, rehash, download)
-    if kind == "keras":
+    if kind in ("keras", "exported"):
         raise ValueError(
             f"{name!r} is a saved model, not a checkpoint. Pass {CHECKPOINT_FORMS}; "
             "`keras-vit inspect` describes a model, `keras-vit weights convert` writes a "
@@ -175,7 +209,9 @@ def class_names_of(name: str, labels: str | None, model: keras.Model) -> list[st
     Raises:
         ValueError: If the number of names is not that of the outputs.
     """
-    path, classes = resolve_model(name).path, model.outputs[0].shape[-1]
+    is_exported = isinstance(model, ExportedModel)
+    shape = model.output_shape if is_exported else model.outputs[0].shape
+    path, classes = resolve_model(name).path, shape[-1]
     if labels is not None:
         names = read_text(labels).splitlines()
         if any("\0" in name for name in names):
@@ -194,25 +230,25 @@ def class_names_of(name: str, labels: str | None, model: keras.Model) -> list[st
 def names_in_data(name: str, labels: str | None, model: keras.Model, data: str) -> list[str]:
     """As `class_names_of`; numbers for a checkpoint where the folders of images are called so."""
     names = class_names_of(name, labels, model)
-    if labels is None and resolve_model(name).path is None and os.path.isdir(data):
+    if labels is None and resolve_model(name).kind == "checkpoint" and os.path.isdir(data):
         numbers = list(map(str, range(len(names))))
         folders = {entry.name for entry in os.scandir(data) if entry.is_dir()}
         return numbers if folders and folders <= set(numbers) else names
     return names
 
 
-def task_of(name: str) -> str:
-    """The task of a model: that of its run, or `"single_label"`."""
+def task_of(name: str, model: keras.Model | None = None) -> str:
+    """The task of a model: that of its run or its exported file, or `"single_label"`."""
+    if isinstance(model, ExportedModel):
+        return model.task
     path = resolve_model(name).path
     return (read_config(path.parent) if path else {}).get("task", "single_label")
 
 
 def _is_variant(name: str) -> bool:
-    try:
-        find_variant(name)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return bool(find_variant(name))
+    return False
 
 
 def _similar(name: str) -> str:
@@ -222,8 +258,7 @@ def _similar(name: str) -> str:
     if not named:
         candidates = [*list_variants(), *(card.name for card in cards), *_paths_near(name)]
         named = difflib.get_close_matches(name, candidates, n=_SHOWN)
-    rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return f"Similar names: {', '.join(named[:_SHOWN])}{rest}. " if named else ""
+    return f"Similar names: {listed(named, _SHOWN)}. " if named else ""
 
 
 def _paths_near(name: str) -> Iterator[str]:

@@ -19,6 +19,8 @@ MODEL_FORMS = (
     f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
     "weights"
 )
+RUN_FORMS = f"{MODEL_FORMS}; or an exported file: SavedModel, LiteRT, ONNX, or OpenVINO's .xml"
+CHECKPOINT_ENDINGS = (".npz", ".safetensors", ".h5")
 DATA_FORMS = (
     "folder with one folder per class, or with train/ and test/; tars of WebDataset, Parquet files "
     "of Hugging Face, or a folder of one of them or of `keras-vit records`; a CSV file of images "

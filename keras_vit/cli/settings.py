@@ -22,7 +22,7 @@ from keras_vit.cli.run_settings import RunSettings
 from keras_vit.config import BlockOptions, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.fields import descriptions_of
-from keras_vit.files import write_atomically
+from keras_vit.files import write_text
 from keras_vit.reading import read_toml
 from keras_vit.train.hyperparameters import Recipe
 
@@ -240,8 +240,7 @@ def write_settings(
             group = setting.group
             lines += ["", f"# {group}"]
         lines.append(f"{name} = {_toml(settings[name])}")
-    with write_atomically(path, replace=True) as unfinished:
-        unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _toml(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,17 @@ from keras_vit.cli.plan import RunPlan, build_model
 from keras_vit.cli.run_settings import AUTO
 from keras_vit.cli.settings import Settings
 from keras_vit.config import ViTConfig
+from keras_vit.data.strata import hold_out
 from keras_vit.evaluate.compute import training_memory
-from keras_vit.evaluate.feature_store import store_features
 from keras_vit.evaluate.linear_fits import explained_variance
-from keras_vit.evaluate.probes import check_finite, cross_validate
+from keras_vit.evaluate.probes import cross_validate
 from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.new_head import scope_of
-from keras_vit.train.probe import pooled
 from keras_vit.train.run_folder import read_config
 from keras_vit.train.sizing import FEW_IMAGES, plan_training
-from keras_vit.train.starting_head import can_start
+from keras_vit.train.starting_head import StartingImages, can_start
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -42,7 +40,11 @@ _LOOKED_AT = 16  # images
 
 
 def choose_size(
-    plan: RunPlan, model: Model, settings: Settings, verbose: bool = True
+    plan: RunPlan,
+    model: Model,
+    settings: Settings,
+    start: StartingImages,
+    verbose: bool = True,
 ) -> tuple[RunPlan, Model]:
     """The plan and the model at the image size that a probe finds better.
 
@@ -65,6 +67,8 @@ def choose_size(
         plan: The plan.
         model: Its model.
         settings: Settings of the run.
+        start: The images that the head starts from. The probe takes some of them, and their
+            features at the checkpoint's size are not computed again.
         verbose: Whether to print how far it is.
     """
     recipe, run, images = plan.recipe, plan.run, plan.data.training
@@ -93,8 +97,7 @@ def choose_size(
     if before.get("source", "").startswith(recipe.source):
         kept = before["image_size"] or size
         return (at(kept), built(kept)) if kept > size else (plan, model)
-    if images.labels is None:  # images that are read one after the other
-        images = images.in_memory(_MOST, run.seed)
+    images = start.sample
     if _smaller_side(images) < size:
         return plan, model
     try:
@@ -102,19 +105,19 @@ def choose_size(
     except ValueError:  # a family whose weights fit one size
         return plan, model
     count = int(_SHARE * 60 * run.minutes / (_seconds(model) + _seconds(wide)))
-    sample = _sample(images, min(count, _MOST), run.seed)
-    if sample is None:
+    positions = _choose(images, min(count, _MOST), run.seed)
+    if positions is None:
         return plan, model
-    task = f"image size: a probe of {sample.num_images} images at {size} and {larger} pixels"
+    task = f"image size: a probe of {len(positions)} images at {size} and {larger} pixels"
     with Progress(task, 2, "sizes", verbose) as progress:
-        small = _score(model, sample)
+        small = _score(model, start, positions, verbose)
         progress.update(1)
-        large = _score(wide, sample)
+        large = _score(wide, start, positions, verbose)
     does, of = "is right on", ""
     if images.task != "single_label":
         does, of = "explains", " of the variance"
     probe = (
-        f"a probe of {sample.num_images} images {does} {large:.0%}{of} at {larger} pixels, "
+        f"a probe of {len(positions)} images {does} {large:.0%}{of} at {larger} pixels, "
         f"{small:.0%} at {size}"
     )
     if large < small + _GAIN:
@@ -174,31 +177,30 @@ def _seconds(model: Model) -> float:
     return (time.perf_counter() - start) / _TIMED
 
 
-def _sample(images: ImageSet, count: int, seed: int) -> ImageSet | None:
-    """So many images, of all classes that have two or more; `None` if these are too few."""
+def _choose(images: ImageSet, count: int, seed: int) -> np.ndarray | None:
+    """Positions of so many images, of all classes that have two; `None` if these are too few."""
     if count < _FEWEST:
         return None
-    if count < images.num_images:
-        _, images = images.split(count, seed)
-    if images.task != "single_label":
-        return images if images.num_images >= _FEWEST and can_start(images) else None
-    labels = np.asarray(images.labels)
-    kept = np.flatnonzero(np.bincount(labels)[labels] > 1)
-    if len(kept) < max(_FEWEST, 3 * len(np.unique(labels))):
+    kept = np.arange(images.num_images)
+    if count < len(kept):
+        kept = hold_out(*images.strata, count, seed)
+    fewest, labels = _FEWEST, np.asarray(images.labels)[kept]
+    if images.task == "single_label":
+        kept = kept[np.bincount(labels)[labels] > 1]
+        fewest = max(_FEWEST, 3 * len(np.unique(labels)))
+    elif not can_start(images.subset(kept)):
         return None
-    return images.subset(kept)
+    return kept if len(kept) >= fewest else None
 
 
-def _score(model: Model, images: ImageSet) -> float:
+def _score(model: Model, start: StartingImages, positions: np.ndarray, verbose: bool) -> float:
     """What ridge regression on the features of a model reaches in cross-validation.
 
     Accuracy of classes; of several labels and numbers the variance that is explained.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        features = store_features(model, images, folder)
-        x = pooled(features)
-    check_finite(x)
-    if images.task != "single_label":
-        return explained_variance(x, np.asarray(images.labels))
-    present, labels = np.unique(features.labels, return_inverse=True)
+    x = start.features(model, positions, verbose)
+    labels = np.asarray(start.sample.labels)[positions]
+    if start.images.task != "single_label":
+        return explained_variance(x, labels)
+    present, labels = np.unique(labels, return_inverse=True)
     return max(cross_validate("ridge", x, labels, len(present)).values())

@@ -1,10 +1,9 @@
-"""`keras-vit train`, `evaluate` and `predict`."""
+"""`keras-vit train`."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 import sys
 import time
@@ -19,27 +18,25 @@ from keras_vit.cli.models import report_at_end
 from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, fit_recipe, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
-from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
     SETTINGS,
     Setting,
-    read_settings,
     settings_of,
     split_settings,
     write_settings,
 )
 from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import KeepTime, fit_into_time
-from keras_vit.data.shard_files import find_format
-from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
+from keras_vit.data.strata import HELD_OUT
 from keras_vit.distribution.cluster import find_cluster
-from keras_vit.errors import printable
+from keras_vit.errors import listed
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.resume.state_folder import has_states
+from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
-from keras_vit.train.file_predictions import classify_files, predict_labelled
+from keras_vit.train.file_predictions import predict_labelled
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
@@ -56,7 +53,7 @@ from keras_vit.train.run_folder import (
     write_results,
 )
 from keras_vit.train.runs import load_run
-from keras_vit.train.starting_head import start_head
+from keras_vit.train.starting_head import StartingImages, start_head
 
 # Settings that do not change what a run computes.
 _NOT_COMPARED = ("output", "download", "tensorboard", "report", "minutes")
@@ -64,7 +61,7 @@ _LISTED = 10  # classes in a warning
 
 
 def train_model(
-    config: str | None = None,
+    config: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     preview: str | None = None,
     find_learning_rate: bool = False,
@@ -76,7 +73,7 @@ def train_model(
     begin = time.monotonic()
     if dry_run and find_learning_rate:
         raise ValueError("Pass --dry-run or --find-learning-rate, not both: both train the model.")
-    settings = split_settings(read_settings(config) if config else {}, flags)
+    settings = split_settings(config or {}, flags)
     scope = strategy_scope(settings.run.strategy)
     keras.utils.set_random_seed(settings.run.seed)
     keras.config.set_dtype_policy(settings.run.precision)
@@ -87,10 +84,13 @@ def train_model(
         model = build_model(plan)
     recipe = fit_recipe(plan, model, settings)
     recipe = recipe.with_rates_of(getattr(model, "config", None))  # as `config.json` names them
+    replicas = model.distribute_strategy.num_replicas_in_sync if is_distributed(model) else 1
+    recipe = recipe.for_images(images.num_images, replicas)
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
+    start_from = StartingImages(images, run.seed)
     if plan.is_pretrained:
-        plan, model = choose_size(plan, model, settings, not quiet)
+        plan, model = choose_size(plan, model, settings, start_from, not quiet)
     is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     keeping: list[KeepTime] = []
@@ -107,7 +107,8 @@ def train_model(
         plan, planned = dataclasses.replace(plan, recipe=recipe), make(recipe)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
-        facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
+        facts = [*describe_data(images, held_out, tested), ("held out", plan.held_out)]
+        facts = [*(fact for fact in facts if fact[1]), *describe_weights(report)]
         print_facts([*facts, *describe_run(planned, recipe, images, held_out, run.seed, dry_run)])
     if preview is not None:
         from keras_vit.data.preview import write_preview
@@ -116,7 +117,7 @@ def train_model(
         say(f"{preview}: augmented training images.")
     if find_learning_rate:
         if recipe.initial_head == "probe":
-            start_head(planned, images, run.seed, not quiet)
+            start_head(planned, start_from, run.seed, not quiet)
         say(search_learning_rate(planned, images, recipe, run.seed))
     if is_trial:
         return
@@ -130,7 +131,7 @@ def train_model(
         if plan.data.transfer_test is not None:
             fitted, results = _transfer(model, plan, shown)
         else:
-            fitted = _fit(model, plan, shown, keeping)
+            fitted = _fit(model, plan, shown, keeping, start_from)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
         predictions = None
         if plan.data.held_out is not None:
@@ -188,10 +189,9 @@ def warn_of_lost_classes(predictions: Predictions) -> None:
     lost = predictions.lost_classes()
     if not lost:
         return
-    names = ", ".join(f"{name} (0 of {images:,})" for name, images in lost[:_LISTED])
-    more = f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
+    names = listed([f"{name} (0 of {images:,})" for name, images in lost], _LISTED)
     complain(
-        f"no image of these classes is recognised: {names}{more}. What tells them apart may be too "
+        f"no image of these classes is recognised: {names}. What tells them apart may be too "
         "small for the image size, or outside of the crops: try a larger --image-size, "
         "--area-range 0.5,1, or more --steps; --class-weights where they have few images.",
         "warning",
@@ -205,93 +205,29 @@ def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:
     settings = {**dataclasses.asdict(plan.run), **plan.model_options, **preprocessing}
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     lists = {IMAGE_LISTS: describe_lists(plan.data.file_names())}
-    facts = {**found, **lists, "plan": plan.recipe.to_dict()}
+    facts = {**found, **lists, HELD_OUT: plan.held_out or None, "plan": plan.recipe.to_dict()}
     return {**settings, **facts}, {**settings, **settings_of(plan.recipe)}
 
 
-def evaluate_model(
-    data: str,
-    model: str,
-    labels: str | None = None,
-    batch_size: int = 32,
-    data_dir: str | None = None,
-    download: bool = False,
-    unreadable: str = "error",
-    as_json: bool = False,
-    task: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> None:
-    """Prints the accuracy of a model on images, or the metrics of its task."""
-    from keras_vit.data.image_set import check_same_classes
-
-    loaded = open_model(model, image_size)
-    names: list[str] | None = names_in_data(model, labels, loaded, find_test_part(data))
-    are_known = names != [str(number) for number in range(loaded.output_shape[-1])]
-    is_csv = data.lower().endswith(CSV_ENDING)
-    holds_names = is_csv or find_format(find_test_part(data)) is not None
-    if data.startswith("tfds:") or (holds_names and not are_known):
-        names = None
-    task = task or (task_of(model) if are_known or not is_csv else None)
-    images = open_test_images(data, data_dir, names, unreadable, "test", download, task)
-    if labels is None and resolve_model(model).path is not None:
-        known = class_names_of(model, None, loaded)
-        check_same_classes(known, images, images.task)
-    metrics = predict_labelled(loaded, images, batch_size).metrics()
-    if as_json:
-        print(json.dumps({**metrics, "images": images.num_images}))
-    elif images.task == "single_label":
-        print(f"{metrics['accuracy']:.2%} of {images.num_images:,} images")
-    else:
-        facts = [(name, f"{value:.4g}") for name, value in metrics.items()]
-        print_facts([*facts, ("images", f"{images.num_images:,}")])
-
-
-def predict_files(
-    files: Sequence[str],
-    model: str,
-    labels: str | None = None,
-    top: int = 3,
-    batch_size: int = 32,
-    unreadable: str = "error",
-    as_json: bool = False,
-    threshold: float = 0.5,
-    task: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> None:
-    """Prints the most probable classes of image files, their labels, or values of targets."""
-    loaded = open_model(model, image_size)
-    names = class_names_of(model, labels, loaded)
-    task = task or task_of(model)
-    for path, found in classify_files(loaded, names, files, batch_size, unreadable, task):
-        shown = list(found.items())
-        if task == "single_label":
-            shown = shown[:top]
-        elif task == "multi_label" and not as_json:
-            shown = [item for item in shown if item[1] >= threshold]
-        if as_json:
-            key = "values" if task == "regression" else "classes"
-            print(json.dumps({"file": str(path), key: dict(shown)}))
-            continue
-        form = "{} {:.4g}" if task == "regression" else "{} {:.1%}"
-        texts = [form.format(*item) for item in shown] or [f"no label from {threshold:g} on"]
-        say("  ".join(map(printable, [path, *texts])))
-
-
 def _fit(
-    model: Model, plan: RunPlan, shown: Progress, keeping: Sequence[keras.callbacks.Callback]
+    model: Model,
+    plan: RunPlan,
+    shown: Progress,
+    keeping: Sequence[keras.callbacks.Callback],
+    start_from: StartingImages,
 ) -> TrainingResult:
     folder, held_out = pathlib.Path(plan.run.output), plan.data.validation
     writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
     options |= {"callbacks": [*keeping, *shown.callbacks, *writing], "verbose": shown.verbose}
     images, recipe = plan.data.training, plan.recipe
-    if recipe.lora_rank:
-        return fine_tune(model, images, recipe, held_out, **options)
-    if recipe.initial_head == "probe":  # here, as it prints how far it is
+    if recipe.initial_head == "probe" and not recipe.lora_rank:  # here, as it prints how far it is
         if not has_states(folder / STATES):
-            start_head(model, images, plan.run.seed, not shown.is_quiet)
+            start_head(model, start_from, plan.run.seed, not shown.is_quiet)
         recipe = recipe.replace(initial_head="zeros")
-    return pretrain(model, images, recipe, held_out, **options)  # the model is as planned
+    start_from.release()
+    train = fine_tune if recipe.lora_rank else pretrain  # without updates the model is as planned
+    return train(model, images, recipe, held_out, **options)
 
 
 def _transfer(

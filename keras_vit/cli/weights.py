@@ -74,11 +74,8 @@ def show_file(
         "arrays": len(sizes),
         "options": info.options,
     }
-    if as_json:
-        print(json.dumps({**facts, "arrays": sizes}, default=_plain))
-        return
-    print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
-    if arrays:
+    _print_info({**facts, "arrays": sizes} if as_json else facts, as_json)
+    if arrays and not as_json:
         print()
         print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
 
@@ -101,8 +98,8 @@ def _show_model(file: str, as_json: bool) -> None:
 def _print_info(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, default=_plain))
-        return
-    print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
+    else:
+        print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
 
 
 def fetch_file(name: str, rehash: bool = False) -> None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, needing_tensorflow
-from keras_vit.files import write_atomically
-from keras_vit.reading import is_regular, read_json
-from keras_vit.weights.array_file import DAMAGE, lacks_memory
+from keras_vit.files import write_atomically, write_text
+from keras_vit.reading import is_regular, read_json, refusing
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors
@@ -168,14 +167,12 @@ def save_image_gpt(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path
         "clusters": weights["palette/colors"].tolist(),
     }
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     sized: dict[str, Sized] = {name: (x.shape, partial(_same, x)) for name, x in arrays.items()}
     target = folder / "model.safetensors"
     with write_atomically(target, replace=True) as unfinished, open(unfinished, "wb") as stream:
         write_safetensors(stream, sized)
     for name, facts in (("config", config), ("preprocessor_config", processor)):
-        with write_atomically(folder / f"{name}.json", replace=True) as unfinished:
-            unfinished.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_text(folder / f"{name}.json", json.dumps(facts, indent=2) + "\n")
     return folder
 
 
@@ -263,10 +260,8 @@ def _config_of(sizes: _Sizes) -> dict[str, Any]:
 def _config_problems(path: pathlib.Path, sizes: _Sizes) -> list[str]:
     if not path.exists():
         return []
-    try:
+    with refusing(path, kind=CheckpointError):
         found = dict(read_json(path))
-    except (ValueError, TypeError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
     return [
         f"{path.name} says {key}={found[key]!r}, and the model computes {value!r}"
         for key, value in _config_of(sizes).items()
@@ -290,20 +285,12 @@ def _open_tensorflow(path: pathlib.Path) -> _Opened:
     for part in path.parent.glob(f"{glob.escape(path.name)}.*"):
         if not is_regular(part):
             raise CheckpointError(f"{part} is no regular file, so it is not opened.")
-    try:
+    with refusing(path, kind=CheckpointError):
         reader = tf.train.load_checkpoint(os.fspath(path))
-    except (tf.errors.OpError, IndexError, *DAMAGE) as error:
-        if lacks_memory(error):
-            raise
-        raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
 
     def read(name: str) -> np.ndarray:
-        try:
+        with refusing(path, f"is damaged at {name!r}", kind=CheckpointError):
             array = np.asarray(reader.get_tensor(name), "float32")
-        except (tf.errors.OpError, IndexError, *DAMAGE) as error:
-            if lacks_memory(error):
-                raise
-            raise CheckpointError(f"{name!r} in {path} is damaged ({error}).") from error
         if not np.isfinite(array).all():
             raise CheckpointError(f"{name!r} in {path} holds NaN or infinity. Fetch it again.")
         return array

@@ -56,7 +56,12 @@ def test_a_head_that_cannot_start_from_a_probe_starts_from_zeros(place):
         "file,price\n"
         + "".join(f"{path},{i}\n" for i, path in enumerate(sorted((place / "train").rglob("*.*"))))
     )
-    recipe = planned(data="numbers.csv", data_dir=str(place), task="regression")
+    numbers = {"data": "numbers.csv", "data_dir": str(place), "task": "regression"}
+    for flags in ({}, {"recipe": "finetune_pets", "validation": "0.25"}):
+        assert planned(**numbers, **flags).augmentation.crop == "none"
+    windows = planned(**numbers, area_range=(0.5, 1.0)).augmentation
+    assert (windows.crop, windows.area_range) == ("inception", (0.5, 1.0))
+    recipe = planned(**numbers)
     assert (recipe.optimizer, recipe.initial_head, recipe.loss) == ("adam", "probe", "huber")
     plan = make_plan(split_settings(WORDS))
     one = plan.data._replace(training=plan.data.training.subset(np.arange(2)))
@@ -74,3 +79,14 @@ def test_recipes_for_captions_are_refused(place, capsys):
     assert main(["train", *words]) == 2
     assert "which is for images with captions" in capsys.readouterr().err
     assert not (place / "runs").exists()
+
+
+def test_the_plan_says_how_many_of_each_class_are_held_out(place):
+    def held_out(**flags):
+        return make_plan(split_settings({**WORDS, **flags})).held_out
+
+    assert held_out(validation="0.25") == "blue 4 of 16, red 4 of 16"
+    assert held_out(recipe="finetune_pets", test="test", held_out=0.25) == held_out(
+        validation="0.25"
+    )
+    assert held_out(validation="test") == ""

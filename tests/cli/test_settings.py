@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from keras_vit.cli.commands import COMMANDS
-from keras_vit.cli.main import build_parser, main
+from keras_vit.cli.main import main
+from keras_vit.cli.parser import build_parser
 from keras_vit.cli.settings import (
     SETTINGS,
     read_settings,
@@ -24,8 +25,8 @@ TRAIN = next(command for command in COMMANDS if command.name == "train")
 
 
 def parse(*words):
-    parsed = vars(build_parser([TRAIN]).parse_args(["train", *words]))
-    return {name: value for name, value in parsed.items() if name in SETTINGS}
+    parsed = vars(build_parser([TRAIN]).parse_args(["train", "--data", ".", *words]))
+    return {name: value for name, value in parsed.items() if name in SETTINGS and value != "."}
 
 
 def test_every_field_is_a_setting():

@@ -13,6 +13,9 @@ from keras_vit.cli.plan import build_model, make_plan
 from keras_vit.cli.settings import split_settings
 from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import fit_into_time
+from keras_vit.evaluate.feature_store import store_features
+from keras_vit.train import starting_head
+from keras_vit.train.starting_head import StartingImages
 from tests.data.pictures import encoded
 from tests.fixtures import tiny_vit
 from tests.models.test_hybrids import CONFIGS
@@ -34,7 +37,8 @@ def chosen(**flags):
     words = {"model": "vit_tiny", "weights": "tiny.npz", **flags}
     settings = split_settings(words)
     plan = make_plan(settings)
-    return plan, *choose_size(plan, build_model(plan), settings)
+    start = StartingImages(plan.data.training)
+    return plan, *choose_size(plan, build_model(plan), settings, start)
 
 
 def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(place, monkeypatch):
@@ -96,6 +100,30 @@ def test_where_it_is_not_tried(place, monkeypatch, case):
     }.get(case, {})  # fmt: skip
     plan, same, _ = chosen(data="fine", **flags)
     assert same is plan
+
+
+def test_the_head_starts_from_the_features_that_the_choice_computed(place, monkeypatch):
+    computed = []
+
+    def store(model, images, *args, **options):
+        computed.extend((model.input_shape[1], file) for file in images.file_names())
+        return store_features(model, images, *args, **options)
+
+    monkeypatch.setattr(starting_head, "store_features", store)
+    monkeypatch.setattr(size_choice, "_MOST", 30)
+    write_stripes(place / "fine", count=50)
+    settings = split_settings({"model": "vit_tiny", "weights": "tiny.npz", "data": "fine"})
+    plan = make_plan(settings)
+    start, model = StartingImages(plan.data.training), build_model(plan)
+    choose_size(plan, model, settings, start)
+    assert len(computed) == 60 and {size for size, _ in computed} == {16, 24}
+    starting_head.start_head(model, start)
+    assert len(computed) == len(set(computed)) == 80 + 30  # 80 train; 24 pixels as before
+    found = model.layers[-1].get_weights()
+    start.release()
+    starting_head.start_head(model, start)  # computed in other batches
+    for value, again in zip(found, model.layers[-1].get_weights(), strict=True):
+        np.testing.assert_allclose(value, again, rtol=0, atol=1e-4)
 
 
 def test_other_sizes_are_of_whole_patches_behind_a_root():

@@ -27,6 +27,7 @@ from keras_vit.cli.training import warn_of_lost_classes
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
+from tests.resume.runs import deliver
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 SIZE = ("--image-size", "16", "--batch-size", "8", "--steps", "24", "--learning-rate", "0.05")
@@ -203,6 +204,8 @@ def test_a_small_class_is_weighed_and_its_loss_told(place, capsys):
     ):
         plan = make_plan(split_settings({"data": "train"}, flags))
         assert plan.recipe.class_weights is expected
+    assert main(["records", "train", "--output", "records"]) == 0
+    assert make_plan(split_settings({"data": "records"}, {})).recipe.class_weights
     found = {"class_names": ("cat", "dog", "cow"), "labels": np.array([0, 0, 1])}
     for predicted, expected in (
         ([0, 0, 0], "recognised: dog (0 of 1)."),
@@ -373,8 +376,9 @@ def end(process, status=0):
 
 def test_ctrl_c_saves_and_prints_how_to_resume(place, monkeypatch, capsys):
     """In this process; the slow test below presses Ctrl-C in another."""
+    monkeypatch.setattr(signal, "raise_signal", deliver)
     press = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: batch == 4 and signal.raise_signal(signal.SIGINT)
+        on_train_batch_end=lambda batch, logs: batch == 4 and deliver(signal.SIGINT)
     )
     monkeypatch.setattr("keras_vit.cli.training.callbacks_of", lambda *_: [press])
     with pytest.raises(SystemExit) as stop:
