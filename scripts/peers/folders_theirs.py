@@ -7,9 +7,9 @@ import pathlib
 import sys
 
 import numpy as np
-import timm
 import torch
-import transformers
+
+from scripts.peers.parity_theirs import timm, transformers  # which makes both importable
 
 LIMIT = 3e-5  # of the largest output, in float32
 
@@ -42,7 +42,7 @@ def run(folder: pathlib.Path, pixels: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     torch.set_grad_enabled(False)
     failed = []
-    for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    for folder in sorted(file.parent for file in pathlib.Path(sys.argv[1]).glob("*/expected.npz")):
         expected = np.load(folder / "expected.npz")
         pixels = torch.from_numpy(expected["pixels"].transpose(0, 3, 1, 2).copy())
         try:

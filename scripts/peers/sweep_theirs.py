@@ -3,7 +3,7 @@
 The first half of `scripts/sweep`, run with PyTorch, timm and transformers. Every model has two
 blocks (a head of 10 classes where its project allows one), and the number of heads, the activation
 and the options of its name. The sidecar files are those that the projects write. Words on the
-command line choose titles that contain them; the others stay.
+command line choose titles that contain them, "new" those that the record lacks; the others stay.
 """
 
 from __future__ import annotations
@@ -67,7 +67,88 @@ TIMM_OPTIONS: tuple[dict[str, Any], ...] = (
     {"img_size": (32, 64)},
     {"num_classes": 0},
     {"attn_layer": "diff"},
+    {"attn_layer": "attn"},
+    {"qk_norm": True, "norm_layer": "rmsnorm"},
+    {"qk_norm": True, "scale_attn_norm": True},
+    {"qk_norm": True, "qkv_bias": False},
+    {"qk_norm": True, "num_heads": 1},
+    {"norm_layer": "rmsnormfp32"},
+    {"norm_layer": "simplenorm"},
+    {"norm_layer": "rmsnorm", "global_pool": "map", "class_token": False},
+    {"norm_layer": "rmsnorm", "pre_norm": True, "global_pool": "avg"},
+    {"norm_layer": "rmsnorm", "scale_attn_norm": True, "scale_mlp_norm": True},
+    {"norm_layer": "rmsnorm", "proj_bias": False, "qkv_bias": False, "init_values": 0.1},
+    {"embed_norm_layer": "layernorm"},
+    {"embed_norm_layer": "rmsnorm"},
+    {"embed_norm_layer": "rmsnorm", "norm_layer": "rmsnorm"},
+    {"global_pool": "avg", "pool_include_prefix": True},
+    {"global_pool": "avg", "pool_include_prefix": True, "class_token": False, "reg_tokens": 2},
+    {"global_pool": "avg", "pool_include_prefix": True, "class_token": False},
+    {"global_pool": "token", "pool_include_prefix": True},
+    {"global_pool": "max", "pool_include_prefix": True},
+    {"global_pool": "", "num_classes": 0},
+    {"global_pool": "", "fc_norm": True},
+    {"global_pool": "", "class_token": False, "reg_tokens": 2},
+    {"global_pool": "", "pool_include_prefix": True},
+    {"global_pool": "avg", "num_classes": 0},
+    {"global_pool": "avg", "final_norm": False},
+    {"global_pool": "avg", "class_token": False, "reg_tokens": 3},
+    {"global_pool": "avg", "class_token": False, "reg_tokens": 3, "no_embed_class": True},
+    {"global_pool": "avg", "reg_tokens": 1, "final_norm": False, "pre_norm": True},
+    {"pos_embed": "none", "reg_tokens": 2},
+    {"pos_embed": ""},
+    {"init_values": 0.1, "no_embed_class": True, "fc_norm": True},
+    {"mlp_ratio": 1.6, "patch_size": 8},
+    {"weight_init": "moco", "fix_init": True, "drop_path_rate": 0.1},
 )
+DISTILLED = "deit_tiny_distilled_patch16_224"
+DISTILLED_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"qkv_bias": False},
+    {"qk_norm": True},
+    {"norm_layer": "rmsnorm"},
+    {"init_values": 0.1},
+    {"reg_tokens": 2},
+    {"num_classes": 0},
+)
+# Models of `eva.py`, with rotary positions.
+EVA_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(
+        ("vit_small_patch16_dinov3", options)
+        for options in (
+            {"num_reg_tokens": 0}, {"num_reg_tokens": 2}, {"class_token": False},
+            {"class_token": False, "num_reg_tokens": 0}, {"global_pool": "token"},
+            {"global_pool": ""}, {"global_pool": "map"}, {"global_pool": "max"},
+            {"qkv_bias": True}, {"qkv_bias": True, "qkv_fused": False}, {"swiglu_mlp": True},
+            {"scale_mlp": True}, {"scale_attn_inner": True}, {"qk_norm": True},
+            {"init_values": None}, {"attn_only_layer_scale": True}, {"use_abs_pos_emb": True},
+            {"use_abs_pos_emb": True, "num_reg_tokens": 0}, {"use_rot_pos_emb": False},
+            {"use_abs_pos_emb": True, "no_embed_class": True}, {"use_fc_norm": True},
+            {"use_post_transformer_norm": False}, {"use_pre_transformer_norm": True},
+            {"rope_temperature": 50.0}, {"rope_rotate_half": False}, {"rope_grid_offset": 1.0},
+            {"rope_rescale_coords": 2.0}, {"use_post_norm": True}, {"attn_type": "rope"},
+            {"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 2}, {"img_size": (32, 64)},
+            {"num_classes": 0},
+        )
+    ),
+    *(
+        ("vit_small_patch16_dinov3_qkvb", options)
+        for options in ({"num_reg_tokens": 0}, {"qkv_bias": False})
+    ),
+    *(
+        ("vit_pe_core_small_patch16_384", options)
+        for options in (
+            {"attn_pool_num_heads": 2}, {"attn_pool_mlp_ratio": 2.0}, {"global_pool": "avg"},
+            {"num_reg_tokens": 1}, {"ref_feat_shape": 7}, {"rope_grid_indexing": "ij"},
+        )
+    ),
+    *(
+        ("eva02_tiny_patch14_224", options)
+        for options in (
+            {"num_reg_tokens": 1}, {"scale_mlp": True}, {"swiglu_mlp": False},
+            {"use_abs_pos_emb": False}, {"global_pool": "token"},
+        )
+    ),
+)  # fmt: skip
 BEIT_OPTIONS: tuple[dict[str, Any], ...] = (
     {"global_pool": "token"},
     {"init_values": None, "qkv_bias": False},
@@ -75,6 +156,24 @@ BEIT_OPTIONS: tuple[dict[str, Any], ...] = (
     {"use_abs_pos_emb": True},
     {"use_abs_pos_emb": True, "use_rel_pos_bias": False},
     {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True},
+    {"use_abs_pos_emb": True, "global_pool": "token", "qkv_bias": False},
+    {"use_abs_pos_emb": True, "img_size": (32, 64)},
+    {"use_fc_norm": False},
+    {"global_pool": ""},
+    {"num_classes": 0},
+    {"swiglu_mlp": True},
+    {"scale_mlp": True},
+    {"swiglu_mlp": True, "scale_mlp": True},
+)
+# At another image size, too.
+RESIZED_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (TINY, {"qk_norm": True}),
+    (TINY, {"norm_layer": "rmsnorm"}),
+    (TINY, {"global_pool": "avg", "pool_include_prefix": True}),
+    (TINY, {"class_token": False, "reg_tokens": 3, "global_pool": "avg"}),
+    (BEIT, {"use_abs_pos_emb": True}),
+    ("beitv2_base_patch16_224", {"use_abs_pos_emb": True}),
+    ("vit_small_patch16_dinov3_qkvb", {"num_reg_tokens": 0}),
 )
 ENCODER = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -86,6 +185,7 @@ TEXT = {
 }  # fmt: skip
 TOWER = {key: value for key, value in ENCODER.items() if key not in ("mlp_ratio", "num_labels")}
 TWO_TOWERS = {"vision_config": TOWER, "text_config": TEXT, "num_labels": 10}
+UPERNET = {"use_relative_position_bias": True, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
 # Class, class of its configuration, changes. Backbones have the files of their models.
 CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
     (name, f"{family}Config", changes)
@@ -115,14 +215,17 @@ CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
             "Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling",
             {"use_relative_position_bias": True},
         ),
+        ("Beit", "BeitForSemanticSegmentation", UPERNET),
         (
             "Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification",
             {"use_relative_position_bias": True},
         ),
+        ("Data2VecVision", "Data2VecVisionForSemanticSegmentation", UPERNET),
         ("DINOv3ViT", "DINOv3ViTModel", {"num_register_tokens": 2}),
         ("CLIPVision", "CLIPVisionModel CLIPVisionModelWithProjection", {}),
         ("CLIP", "CLIPModel CLIPForImageClassification", {"two": True}),
-        ("MetaClip2Vision", "MetaClip2VisionModel", {}),
+        ("MetaClip2Vision", "MetaClip2VisionModel MetaClip2VisionModelWithProjection", {}),
+        ("MetaClip2", "MetaClip2ForImageClassification", {"two": True}),
         ("AltCLIPVision", "AltCLIPVisionModel", {}),
         ("ChineseCLIPVision", "ChineseCLIPVisionModel", {}),
         ("Aimv2Vision", "Aimv2VisionModel", {"use_head": False}),
@@ -153,13 +256,30 @@ CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("ViTForImageClassification", "ViTConfig", {"layer_norm_eps": 1e-3}),
     ("ViTForImageClassification", "ViTConfig", {"num_attention_heads": 8}),
-    ("ViTForImageClassification", "ViTConfig", {"qkv_bias": False}),
+    *(
+        (name, f"{name.partition('For')[0].removesuffix('Model')}Config", {"qkv_bias": False})
+        for name in (
+            "ViTForImageClassification", "ViTModel", "ViTForMaskedImageModeling",
+            "DeiTForImageClassificationWithTeacher", "DeiTForImageClassification",
+            "ViTMSNForImageClassification", "IJepaForImageClassification",
+            "Dinov2ForImageClassification", "Dinov2WithRegistersModel",
+        )
+    ),
+    ("ViTMAEModel", "ViTMAEConfig", {"qkv_bias": False, "mask_ratio": 0.0}),
+    # The configurations of the tests of transformers.
+    *(
+        (name, f"{name.partition('For')[0].removesuffix('Model')}Config",
+         {"image_size": 30, "patch_size": 2, "intermediate_size": 37, "num_labels": 3})
+        for name in ("ViTForImageClassification", "ViTModel", "DeiTForImageClassification")
+    ),
     ("ViTForImageClassification", "ViTConfig", {"image_size": [32, 64]}),
     ("ViTForImageClassification", "ViTConfig", {"num_channels": 1}),
     ("ViTForImageClassification", "ViTConfig", {"num_labels": 3}),
     ("ViTModel", "ViTConfig", {"pooler_act": "relu"}),
     ("Dinov2Model", "Dinov2Config", {"use_swiglu_ffn": True}),
     ("Dinov2Model", "Dinov2Config", {"layerscale_value": 0.5, "hidden_act": "gelu_new"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"num_register_tokens": 0}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"hidden_act": "relu"}),
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "silu"}),
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "gelu"}),
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"rope_theta": 50.0, "key_bias": True}),
@@ -167,12 +287,28 @@ CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False, "image_size": [32, 48]}),
     ("BeitModel", "BeitConfig", {"use_relative_position_bias": False}),
     ("BeitModel", "BeitConfig", {"use_absolute_position_embeddings": True}),
+    *(
+        (name, f"{family}Config", {
+            "use_absolute_position_embeddings": True, "use_relative_position_bias": True, **more})
+        for family in ("Beit", "Data2VecVision")
+        for name, more in (
+            (f"{family}ForImageClassification", {}), (f"{family}Model", {}),
+            (f"{family}ForImageClassification", {"use_mean_pooling": False}),
+        )
+    ),
+    ("BeitModel", "BeitConfig", {"use_mean_pooling": False, "use_relative_position_bias": True}),
+    ("Data2VecVisionModel", "Data2VecVisionConfig", {"use_mean_pooling": False}),
+    ("BeitForImageClassification", "BeitConfig", {"layer_scale_init_value": 0.0}),
     ("BeitModel", "BeitConfig", {"use_shared_relative_position_bias": True}),
     (
         "BeitForImageClassification", "BeitConfig",
         {"use_mean_pooling": False, "use_relative_position_bias": True, "image_size": [32, 48]},
     ),
     ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
+    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": True}),
+    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "is_native": True}),
+    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "qkv_bias": True}),
+    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "mlp_bias": True}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"hidden_act": "gelu", "layer_norm_eps": 1e-4}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
     ("BitForImageClassification", "BitConfig", {"global_padding": "SAME", "depths": [1, 1],
@@ -203,9 +339,9 @@ def pixels_of(size: tuple[int, int], channels: int) -> torch.Tensor:
 
 
 def listed(output: torch.Tensor) -> list[Any] | None:
-    """Outputs of a vector an image, rounded; others have no place here."""
+    """Outputs of a vector an image or a token, rounded; others have no place here."""
     rounded = np.round(output.numpy().astype("float64"), 6)
-    return rounded.tolist() if output.ndim == 2 else None
+    return rounded.tolist() if output.ndim in (2, 3) else None
 
 
 def timm_case(name: str, options: dict[str, Any], change: Callable[..., Any] | None = None) -> dict:
@@ -267,6 +403,19 @@ def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
             f"timm {TINY} {shown(options)}",
             lambda options=options: timm_case(TINY, {**SMALL, **options}),
         )
+    for options in DISTILLED_OPTIONS:
+        yield (
+            f"timm {DISTILLED} {shown(options)}",
+            lambda options=options: timm_case(DISTILLED, {**SMALL, **options}),
+        )
+    for name, options in EVA_OPTIONS:
+        yield (
+            f"timm {name} {shown(options)}",
+            lambda name=name, options=options: timm_case(
+                name,
+                {**SMALL, "img_size": 42 if "14" in name else 48, "num_heads": 2, **options},
+            ),
+        )
     for options in BEIT_OPTIONS:
         yield (
             f"timm {BEIT} {shown(options)}",
@@ -294,10 +443,16 @@ def resized_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
         sizes = ({"img_size": 64}, {"img_size": 32}, {"img_size": 48, "patch_size": 12})
         for more in sizes[: 2 if name == BEIT else 3]:
             yield f"timm {name} to {shown(more)}", lambda name=name, more=more: resized(name, more)
+    more = {"img_size": 64}
+    for name, options in RESIZED_OPTIONS:
+        yield (
+            f"timm {name} {shown(options)} to {shown(more)}",
+            lambda name=name, options=options: resized(name, more, options),
+        )
 
 
-def resized(name: str, more: dict[str, Any]) -> dict:
-    options = {**SMALL, "embed_dim": 48}
+def resized(name: str, more: dict[str, Any], fields: dict[str, Any] | None = None) -> dict:
+    options = {**SMALL, "embed_dim": 48, **(fields or {})}
     case = timm_case(name, options)
     with tempfile.TemporaryDirectory() as folder:
         source = timm.create_model(name, **options).eval()
@@ -399,6 +554,8 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
     tokens = getattr(output, "last_hidden_state", None)
     if tokens is None or tokens.ndim != 3:
         return None
+    if name.startswith("Aimv2") and output.pooler_output is not None:
+        return listed(output.pooler_output)
     no_token = name.startswith(("IJepa", "Siglip", "Aimv2"))
     return listed(tokens.mean(1) if no_token else tokens[:, 0])
 
@@ -454,7 +611,9 @@ def main() -> None:
     record = {title: case for title, case in record.items() if title in cases}
     failed = {}
     for title, make in cases.items():
-        if words and not any(word in title for word in words):
+        if words == ["new"] and title in record:
+            continue
+        if words not in ([], ["new"]) and not any(word in title for word in words):
             continue
         try:
             record[title] = make()
