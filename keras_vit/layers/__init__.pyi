@@ -1,9 +1,9 @@
 from .attention import SelfAttention as SelfAttention
-from .block import LayerScale as LayerScale
 from .block import TransformerBlock as TransformerBlock
 from .convolution import GroupNorm as GroupNorm
 from .convolution import StdConv2D as StdConv2D
 from .grid_attention import GridAttention as GridAttention
+from .layer_scale import LayerScale as LayerScale
 from .merging import TokenMerging as TokenMerging
 from .microbatches import Microbatches as Microbatches
 from .mlp import MLP as MLP

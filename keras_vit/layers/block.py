@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -17,42 +15,11 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.dense import quantized_policies
 from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class LayerScale(Layer):
-    """Multiplies every channel by a learned scale (https://arxiv.org/abs/2103.17239).
-
-    Args:
-        initial_value: Start of the scale.
-
-    Call arguments:
-        tokens: Float tensor of shape `(B, T, D)`.
-
-    Returns:
-        Float tensor of shape `(B, T, D)`.
-    """
-
-    def __init__(self, initial_value: float = 1e-4, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.initial_value = initial_value
-
-    def build(self, tokens_shape: Shape) -> None:
-        self.gamma = self.add_weight(
-            name="gamma",
-            shape=(tokens_shape[-1],),
-            initializer=keras.initializers.Constant(self.initial_value),
-        )
-
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
-        return tokens * ops.cast(self.gamma, tokens.dtype)
-
-    def count_costs(self, tokens_shape: Shape) -> Cost:
-        """Cost for one image."""
-        return Cost(activations=math.prod(tokens_shape[1:]))
+from keras_vit.layers.recompute import recompute
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -362,44 +329,3 @@ class TransformerBlock(Layer):
             cost += cost_of(self.attention_scale, (batch, Q, D)) + cost_of(self.mlp_scale, rest)
         kept = cost.activations + (Q + 3 * (Q - merged)) * D  # the residual stream and its branches
         return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
-
-
-def recompute(
-    layer: keras.layers.Layer,
-    function: Callable[[keras.KerasTensor], keras.KerasTensor],
-    inputs: keras.KerasTensor,
-) -> keras.KerasTensor:
-    """`function(inputs)` in training, keeping nothing of it but its inputs for the gradient.
-
-    The forward pass is done once more when its gradient is needed, with the same random numbers
-    (https://arxiv.org/abs/1604.06174). `keras.RematScope` does this for whole layers, but in
-    TensorFlow's graphs it fails on their keyword arguments and does not see their variables under
-    `tf.distribute`: here everything is a positional tensor.
-
-    Args:
-        layer: The layer whose variables `function` reads; built.
-        function: From one float tensor to another.
-        inputs: Float tensor.
-
-    Returns:
-        What `function` returns.
-    """
-    weights, states = layer.trainable_variables, layer.non_trainable_variables
-    before = [state.value * 1 for state in states]  # copies: the states move on
-    after: list[keras.KerasTensor] = []
-
-    def run(inputs: keras.KerasTensor, *values: keras.KerasTensor) -> Any:
-        mapping = [*zip(weights, values, strict=True), *zip(states, before, strict=True)]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            outputs = function(inputs)
-        after[:] = [scope.get_current_value(state) for state in states]
-        # JAX lets nothing out of here but what is returned, TensorFlow lets no integer out.
-        return (outputs, after) if keras.backend.backend() == "jax" else outputs
-
-    # Reshaped to what they are, variables become tensors without being copied.
-    outputs = keras.remat(run)(inputs, *(ops.reshape(weight, weight.shape) for weight in weights))
-    if keras.backend.backend() == "jax":
-        outputs, after = outputs
-    for state, value in zip(states, after, strict=True):
-        state.assign(value)
-    return outputs

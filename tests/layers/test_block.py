@@ -13,7 +13,8 @@ import tensorflow as tf
 from keras_vit.checks import check_heads
 from keras_vit.config import BlockOptions
 from keras_vit.layers.attention import SelfAttention
-from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer_scale import LayerScale
 from tests import reference
 from tests.checks import check_layer, quick
 from tests.fixtures import fill_random, numpy
