@@ -85,7 +85,7 @@ def measure(name, image_size, batch, rounds, kinds):
             "batch": batch,
             "contender": kind,
             "share": share,
-            "num_merged_tokens": config.block.num_merged_tokens,
+            "num_merged_tokens": config.num_merged_tokens,
             "tokens": config.num_tokens,
             "macs": keras_vit.evaluate.count_macs(config),
             "seconds": [round(wall, 4) for wall, _ in times],

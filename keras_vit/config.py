@@ -389,12 +389,6 @@ class BlockOptions:
         'Norms before the last product of a branch: `"attention"` and `"mlp"` '
         "(https://arxiv.org/abs/2110.09456), as in EVA-02.",
     )
-    post_norm: bool = described(
-        False,
-        "Whether norms follow the sums of the blocks, as in the first transformer "
-        "(https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after "
-        "the last block.",
-    )
     qk_norm: bool = described(
         False,
         "Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).",
@@ -420,12 +414,6 @@ class BlockOptions:
         0.0, "After the position embedding and every dense layer but q, k, v; in [0, 1)."
     )
     attention_dropout_rate: float = described(0.0, "On the attention weights, in [0, 1).")
-    num_merged_tokens: int = described(
-        0,
-        "Patch tokens that every block merges into their most similar ones, at most half of its "
-        "input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with the same "
-        "weights.",
-    )
     rematerialize: bool = described(
         False,
         "Whether training stores only the input of each block and recomputes the rest for the "
@@ -451,8 +439,6 @@ class BlockOptions:
             check_rate(field, getattr(self, field))
         check_choice("gelu", self.gelu, GELUS)
         check_choice("norm", self.norm, NORMS)
-        if self.num_merged_tokens:
-            check_positive("num_merged_tokens", self.num_merged_tokens)
         check_exclusions(vars(self))
 
 
@@ -558,6 +544,18 @@ class ViTConfig:
     patch_dropout_rate: float = described(
         0.0, "Share of the patch tokens left out of each training image, in [0, 1)."
     )
+    post_norm: bool = described(
+        False,
+        "Whether norms follow the sums of the blocks, as in the first transformer "
+        "(https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after "
+        "the last block.",
+    )
+    num_merged_tokens: int = described(
+        0,
+        "Patch tokens that every block merges into their most similar ones, at most half of its "
+        "input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with the same "
+        "weights.",
+    )
     window_size: tuple[int, int] | None = described(
         None,
         "Patches along (height, width) of the windows that patches attend to, as in ViTDet "
@@ -627,6 +625,8 @@ class ViTConfig:
                 check_positive(field, getattr(self, field))
         for field in ("stochastic_depth_rate", "patch_dropout_rate"):
             check_rate(field, getattr(self, field))
+        if self.num_merged_tokens:
+            check_positive("num_merged_tokens", self.num_merged_tokens)
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
         if self.pooling is not None:
@@ -662,10 +662,10 @@ class ViTConfig:
                 f"the dimension of a head. Received: width={self.width}, num_heads="
                 f"{self.block.num_heads}, {self.head_dim} channels a head. Choose other num_heads."
             )
-        if self.block.num_merged_tokens > self.num_patches // 2:
+        if self.num_merged_tokens > self.num_patches // 2:
             raise ValueError(
                 f"A block merges at most half of the patch tokens, here {self.num_patches // 2} of "
-                f"{self.num_patches}. Received: num_merged_tokens={self.block.num_merged_tokens}."
+                f"{self.num_patches}. Received: num_merged_tokens={self.num_merged_tokens}."
             )
         if not all(0 <= index < self.depth for index in self.global_blocks or ()):
             raise ValueError(
@@ -712,7 +712,7 @@ class ViTConfig:
         """Number of tokens in the input of each block, and in the output of the last."""
         patches = [self.num_patches]
         for _ in range(self.depth):
-            patches.append(patches[-1] - merged_of(patches[-1], self.block.num_merged_tokens))
+            patches.append(patches[-1] - merged_of(patches[-1], self.num_merged_tokens))
         return tuple(self.num_prefix_tokens + count for count in patches)
 
     @property
@@ -736,7 +736,7 @@ class ViTConfig:
     @property
     def ends_in_norm(self) -> bool:
         """Whether the last layer before any pooling is a norm, and not a block."""
-        return self.norm_after_blocks and not (self.norm_after_pooling or self.block.post_norm)
+        return self.norm_after_blocks and not (self.norm_after_pooling or self.post_norm)
 
     @property
     def input_shape(self) -> tuple[int | None, int | None, int]:

@@ -12,9 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import keras
 
-from keras_vit.config import ResNetConfig, ViTConfig, kept_of, merged_of
+from keras_vit.config import ResNetConfig, ViTConfig, kept_of
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.costs import Cost, cost_of
+from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchDropout
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.naflex import build_naflex
@@ -269,7 +270,7 @@ def _tokens_left_out(tensor: Any, known: dict[int, int]) -> int:
             missing = patches - kept_of(patches - missing, layer.rate)
         elif isinstance(layer, TransformerBlock):
             tokens = before[0].shape[1] - missing
-            tokens -= merged_of(tokens - layer.num_prefix_tokens, layer.options.num_merged_tokens)
+            tokens -= layer.count_merged(tokens) if isinstance(layer, MergingBlock) else 0
             missing = tensor.shape[1] - tokens
         elif len(tensor.shape) != 3 or not before or tensor.shape[1] != before[0].shape[1]:
             missing = 0  # pooled, or not made of tokens

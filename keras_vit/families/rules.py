@@ -267,7 +267,7 @@ LACKS = (
         "have a mean of the patches alone", ("gap_prefix_tokens",), AS_TIMM, "prefix",
     ),
     Lack(
-        lambda config: not config.norm_after_blocks and not config.block.post_norm,
+        lambda config: not config.norm_after_blocks and not config.post_norm,
         "have a norm after the last block", ("norm_after_blocks",), AS_TIMM, "norm_after_blocks",
     ),
     Lack(

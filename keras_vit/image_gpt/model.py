@@ -12,6 +12,7 @@ from keras import ops
 from keras_vit.checks import check_heads, check_positive, check_rate, pair
 from keras_vit.config import UNIT_RANGE
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.causal import CausalBlock
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pixels import ColorPalette, GenerativeLoss, PixelMask
@@ -152,14 +153,14 @@ def build_image_gpt(
 
 def pixel_block(config: ImageGPTConfig, index: int) -> TransformerBlock:
     """The block at `index`."""
-    return TransformerBlock(
+    kind = CausalBlock if config.mask_rate is None else TransformerBlock
+    return kind(
         config.num_heads,
         4 * config.width,
         gelu="quick",
         norm="rms",
         norm_epsilon=_EPSILON,
         without_bias=_DENSE,
-        causal=config.mask_rate is None,
         rematerialize=config.rematerialize,
         query_chunk_size=config.query_chunk_size,
         name=f"block_{index}",

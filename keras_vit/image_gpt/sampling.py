@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive
-from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.causal import CausalBlock
 from keras_vit.runtime.model import Model
 
 _FIRST = "start_token"
@@ -140,7 +140,7 @@ class _Sampling(keras.layers.Layer):
 
     def call(self, colors: keras.KerasTensor, chances: keras.KerasTensor) -> keras.KerasTensor:
         find = self.network.get_layer
-        blocks = [layer for layer in self.network.layers if isinstance(layer, TransformerBlock)]
+        blocks = [layer for layer in self.network.layers if isinstance(layer, CausalBlock)]
         embed, positions = find("token_embedding"), find("position_embedding").table()
         batch, num_tokens = ops.shape(colors)[0], colors.shape[1]
         first = find(_FIRST).token

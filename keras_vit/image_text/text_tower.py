@@ -9,6 +9,7 @@ import keras
 from keras_vit.checks import check_choice, check_heads, check_positive
 from keras_vit.config import BIASES, GELUS, NORMS
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.causal import CausalBlock
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.pooling import MeanPooling, TokenPooling
@@ -118,11 +119,13 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
         x = SinusoidalPositions(name="position_embedding")(x)
     else:
         x = AddPositionEmbedding((config.context_length, 1), 0, name="position_embedding")(x)
-    padding: dict[str, keras.KerasTensor] = {}
+    known, given = None, {}
     if config.pad_id is not None:
-        padding["padding_mask"] = keras.ops.not_equal(ids, config.pad_id)
+        known = keras.ops.not_equal(ids, config.pad_id)  # (B, L)
+        given["attention_mask"] = keras.ops.reshape(known, (-1, 1, 1, config.context_length))
+    kind = CausalBlock if config.causal else TransformerBlock
     for index in range(config.depth):
-        x = TransformerBlock(
+        x = kind(
             config.num_heads,
             config.mlp_dim,
             gelu=config.gelu,
@@ -130,13 +133,12 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
             norm_epsilon=config.norm_epsilon,
             swiglu=config.swiglu,
             without_bias=config.without_bias,
-            causal=config.causal,
             name=f"block_{index}",
-        )(x, **padding)
+        )(x, **given)
     norm = make_norm(config.norm, config.norm_epsilon, dtype=Float32Policy(), name="encoder_norm")
     if config.pooling == "mean":
         mean = MeanPooling(dtype=Float32Policy(), name="pooling")
-        x = mean(norm(x), sizes=padding["padding_mask"])  # (B, D)
+        x = mean(norm(x), sizes=known)  # (B, D)
     elif config.pooling == "last":
         # The norm of one token is that token of the norm of all.
         x = norm(TokenPooling(-1, dtype=Float32Policy(), name="pooling")(x))

@@ -12,9 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.config import RotaryPositions
 from keras_vit.layers.layer import Layer
-from keras_vit.layers.rotary import prefix_angles, rotary_angles, rotary_tables
 from keras_vit.resize import resize_matrix
 
 
@@ -48,22 +46,6 @@ def pad_to_patches(images: keras.KerasTensor, patch_size: tuple[int, int]) -> ke
     if is_known((height, width)) and not height and not width:
         return images
     return ops.pad(images, ((0, 0), (0, height), (0, width), (0, 0)))
-
-
-def rotary_tables_of(
-    rope: RotaryPositions,
-    grid: tuple[Any, Any],
-    head_dim: int,
-    num_prefix_tokens: int,
-    num_registers: int,
-) -> Any:
-    """As `rotary_tables`, of a grid that may be of tensors."""
-    if is_known(grid):
-        return rotary_tables(rope, grid, head_dim, num_prefix_tokens, num_registers)
-    before = prefix_angles(rope, head_dim, num_prefix_tokens, num_registers)
-    angles = rotary_angles(rope, grid, head_dim, ops)
-    angles = ops.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
-    return ops.cos(angles), ops.sin(angles)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

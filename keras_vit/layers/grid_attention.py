@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_choice, check_positive, check_rate, pair
 from keras_vit.config import GRID_ATTENTIONS
-from keras_vit.layers.attention import merge_heads, split_heads
+from keras_vit.layers.attention_kernels import merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import build_dense
 from keras_vit.layers.layer import Layer

@@ -1,7 +1,8 @@
-"""Fewer tokens: those that are most alike become one."""
+"""Fewer tokens: those that are most alike become one (https://arxiv.org/abs/2210.09461)."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -9,8 +10,12 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive
 from keras_vit.config import merged_of
-from keras_vit.layers.costs import Cost
+from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.attention_kernels import attention_scores, size_logits
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.layer import Layer
+from keras_vit.layers.saved_as import saved_as
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -108,6 +113,126 @@ class TokenMerging(Layer):
         match = sources * targets * head_dim
         join = merged_of(T - prefix, self.num_merged_tokens) * targets * D
         return Cost(match + join, constant_macs=2 * match + join)
+
+
+class MergingAttention(SelfAttention):
+    """`SelfAttention` to tokens of several sizes, which hands on its keys to `TokenMerging`."""
+
+    def attend_to_sizes(
+        self,
+        tokens: keras.KerasTensor,
+        sizes: keras.KerasTensor | None,
+        return_attention_scores: bool,
+        training: bool | None,
+    ) -> tuple[keras.KerasTensor, ...]:
+        """Output, keys `(B, A, T, d)`, and with `return_attention_scores` the scores."""
+        queries, keys, values = self.project(tokens)
+        added = None if sizes is None else size_logits(sizes, queries.dtype)
+        if not return_attention_scores:
+            x = self.attend(queries, keys, values, added, None, training)
+            return self.join(x, training), keys
+        scores = attention_scores(queries, keys, added)
+        x = ops.matmul(self.attention_dropout(scores, training=training), values)
+        return self.join(x, training), keys, scores
+
+
+@saved_as("TransformerBlock")
+@keras.saving.register_keras_serializable("keras_vit", "MergingBlock")
+class MergingBlock(TransformerBlock):
+    """`TransformerBlock` that merges tokens between attention and MLP.
+
+    Args:
+        num_heads: As for `TransformerBlock`.
+        mlp_dim: As for `TransformerBlock`.
+        num_merged_tokens: As for `TokenMerging`.
+        num_prefix_tokens: As for `TokenMerging`.
+        **kwargs: Other arguments of `TransformerBlock`, without `attention`, `rope` and
+            `rematerialize`.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+        sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, as the
+            block before returned it; `None` for one each.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether dropout and stochastic depth are on.
+
+    Returns:
+        Float tensor of shape `(B, T - num_merged_tokens, D)` and an integer tensor of their sizes;
+        with `return_attention_scores`, last also one of shape `(B, A, T, T)` whose rows sum to 1.
+    """
+
+    attention_class = MergingAttention
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        num_merged_tokens: int,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(num_heads, mlp_dim, **kwargs)
+        check_positive("num_merged_tokens", num_merged_tokens)
+        options = self.options
+        if options.rematerialize or options.rope is not None or kwargs.get("attention"):
+            raise ValueError(
+                "A block that merges tokens hands on their sizes, has no rotary positions and no "
+                f"attention of its own. Received: rematerialize={options.rematerialize}, rope="
+                f"{options.rope}, attention={kwargs.get('attention')}. Leave them out."
+            )
+        self.num_merged_tokens = num_merged_tokens
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(  # type: ignore[override]
+        self, tokens_shape: Shape, sizes_shape: Shape | None = None
+    ) -> None:
+        super().build(tokens_shape)
+        self.merging = TokenMerging(
+            self.num_merged_tokens, self.num_prefix_tokens, dtype=self.variable_dtype
+        )
+
+    def call(  # type: ignore[override]
+        self,
+        tokens: keras.KerasTensor,
+        sizes: keras.KerasTensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> tuple[keras.KerasTensor, ...]:
+        tokens = ops.cast(tokens, self.variable_dtype)
+        x, keys, *scores = self.attention.attend_to_sizes(
+            self.before("attention", tokens), sizes, return_attention_scores, training
+        )
+        tokens = self.add("attention", tokens, x, training)  # (B, T, D)
+        tokens, sizes = self.merging(tokens, keys, sizes)  # (B, T - merged, D)
+        x = self.mlp(self.before("mlp", tokens), training=training)
+        return (self.add("mlp", tokens, x, training), sizes, *scores)
+
+    def compute_output_spec(self, tokens: keras.KerasTensor, *_: Any, **options: Any) -> Any:
+        batch, num_tokens, _ = tokens.shape
+        kept = num_tokens - self.count_merged(num_tokens)
+        sizes = keras.KerasTensor((batch, kept), dtype="int32")
+        outputs = super().compute_output_spec(tokens, **{**options, "num_queries": kept})
+        if not options.get("return_attention_scores"):
+            return outputs, sizes
+        shape = (batch, self.options.num_heads, num_tokens, num_tokens)
+        return outputs[0], sizes, keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def count_merged(self, num_tokens: int) -> int:
+        """How many of so many tokens are merged."""
+        return merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
+
+    def count_costs(self, tokens_shape: Shape, *_: Shape, num_queries: int | None = None) -> Cost:
+        """Cost for one image."""
+        batch, T, D = tokens_shape
+        options, rest = self.options, (batch, T - self.count_merged(T), D)
+        cost = cost_of(self.attention, tokens_shape)
+        cost += self.merging.count_costs(tokens_shape, options.head_width or D // options.num_heads)
+        cost += cost_of(self.attention_norm, tokens_shape) + cost_of(self.mlp_norm, rest)
+        cost += cost_of(self.mlp, rest)
+        if options.layer_scale is not None:
+            cost += cost_of(self.attention_scale, tokens_shape) + cost_of(self.mlp_scale, rest)
+        kept = cost.activations + (T + 3 * rest[1]) * D  # the residual stream and its branches
+        return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
 
 
 def _match(

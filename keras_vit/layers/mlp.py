@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive, check_rate
+from keras_vit.config import BlockOptions
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, build_dense
@@ -181,3 +182,18 @@ class MLP(Layer):
         if self.dropout_rate:
             kept += 2 * T * (M + D)  # masks, and masked values
         return Cost((2 + gated) * T * D * M, kept)
+
+
+def make_mlp(options: BlockOptions, **kwargs: Any) -> MLP:
+    """The MLP of a block with these options."""
+    return MLP(
+        options.mlp_dim,
+        gelu=options.gelu,
+        dropout_rate=options.dropout_rate,
+        swiglu=options.swiglu,
+        inner_norm="mlp" in options.inner_norms,
+        use_bias="mlp" not in options.without_bias,
+        norm=options.norm,
+        norm_epsilon=options.norm_epsilon,
+        **kwargs,
+    )

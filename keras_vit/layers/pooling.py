@@ -9,7 +9,12 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.any_size import size_of
-from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
+from keras_vit.layers.attention_kernels import (
+    attention_scores,
+    merge_heads,
+    size_logits,
+    split_heads,
+)
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, build_dense, quantized_policies
 from keras_vit.layers.layer import Layer
@@ -178,8 +183,12 @@ class AttentionPooling(Layer):
         keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
         )
-        logits = None if sizes is None else add_sizes(None, sizes, keys.dtype)
-        scores = attention_scores(queries, keys, logits)  # (B, A, 1, T)
+        added = mask = None
+        if sizes is not None and keras.backend.standardize_dtype(sizes.dtype) == "bool":
+            mask = sizes[:, None, None]
+        elif sizes is not None:
+            added = size_logits(sizes, keys.dtype)
+        scores = attention_scores(queries, keys, added, mask)  # (B, A, 1, T)
         x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
         if self.mlp_dim is not None:
             x = ops.reshape(x, (-1, 1, width))

@@ -11,7 +11,77 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.checks import pair
 from keras_vit.config import RotaryPositions
+from keras_vit.layers.any_size import grid_of, is_known
+from keras_vit.layers.layer import Layer
+
+Rotation = tuple[keras.KerasTensor, keras.KerasTensor]  # cosines and sines
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RotaryTable(Layer):
+    """Cosines and sines of rotary positions (https://arxiv.org/abs/2104.09864), for all blocks.
+
+    The model makes them once and hands them to every block as `rotation`. Without weights.
+
+    Args:
+        rope: The option `rope` of the blocks, a `RotaryPositions` or its fields.
+        head_dim: Dimension of an attention head, a multiple of 4.
+        grid: Patches along (height, width); `None` takes those of each call, for images of any
+            size.
+        num_prefix_tokens: Tokens before the patches, registers last, which are not turned.
+        num_registers: How many of these are registers, which turn where `rope` has a
+            `register_base`.
+
+    Call arguments:
+        inputs: Any tensor of the model; where `grid` is `None`, feature maps of shape
+            `(B, rows, columns, ...)`.
+
+    Returns:
+        Two float32 tensors of shape `(T, head_dim / 2)`, without a batch.
+
+    Raises:
+        ValueError: If registers form no square grid.
+    """
+
+    def __init__(
+        self,
+        rope: RotaryPositions | dict[str, Any],
+        head_dim: int,
+        grid: tuple[int, int] | None = None,
+        num_prefix_tokens: int = 0,
+        num_registers: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(autocast=False, **kwargs)
+        self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
+        self.rope.check_registers(num_registers)
+        self.head_dim = head_dim
+        self.grid = None if grid is None else pair("grid", grid)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.num_registers = num_registers
+
+    def call(self, inputs: keras.KerasTensor) -> Rotation:
+        size = (self.head_dim, self.num_prefix_tokens, self.num_registers)
+        grid = self.grid or grid_of(inputs)
+        if is_known(grid):
+            cosine, sine = rotary_tables(self.rope, grid, *size)
+            return ops.convert_to_tensor(cosine), ops.convert_to_tensor(sine)
+        before = prefix_angles(self.rope, *size)
+        angles = rotary_angles(self.rope, grid, self.head_dim, ops)
+        angles = ops.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
+        return ops.cos(angles), ops.sin(angles)
+
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> Rotation:
+        patches = inputs.shape[1:3] if self.grid is None else self.grid
+        known = None not in patches
+        num_tokens = self.num_prefix_tokens + math.prod(patches) if known else None
+        shape = (num_tokens, self.head_dim // 2)
+        return keras.KerasTensor(shape, "float32"), keras.KerasTensor(shape, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rope": dataclasses.asdict(self.rope)}
 
 
 def rotary_angles(rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, xp: Any = np) -> Any:
@@ -98,7 +168,7 @@ def _coordinates(rope: RotaryPositions, size: Any, axis: int, xp: Any) -> Any:
     return places / count * np.float32(rope.reference_grid[axis])
 
 
-def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasTensor:
+def rotate(x: keras.KerasTensor, rotation: Rotation, interleaved: bool) -> keras.KerasTensor:
     """Turns every pair of channels by the angle of its token, in float32.
 
     Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come
@@ -106,7 +176,7 @@ def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasT
 
     Args:
         x: Queries or keys, float tensor of shape `(B, A, T, d)`.
-        tables: Those of `rotary_tables`, as arrays or tensors.
+        rotation: Two float32 tensors of shape `(T, d / 2)`, see `RotaryTable`.
         interleaved: Whether neighbouring channels make a pair, or channels half a head apart.
 
     Returns:
@@ -117,7 +187,7 @@ def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasT
         first, second = rotated[..., 0::2], rotated[..., 1::2]  # (B, A, T, d / 2) each
     else:
         first, second = ops.split(rotated, 2, axis=-1)
-    cosine, sine = (ops.convert_to_tensor(table) for table in tables)
+    cosine, sine = rotation
     rotated = ops.concatenate(
         [first * cosine - second * sine, second * cosine + first * sine], axis=-1
     )

@@ -2,11 +2,106 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_vit.checks import Shape, pair
+from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.saved_as import saved_as
+
+
+@saved_as("SelfAttention")
+@keras.saving.register_keras_serializable("keras_vit", "WindowAttention")
+class WindowAttention(SelfAttention):
+    """`SelfAttention` in which patches attend to prefix tokens and those of their window alone.
+
+    https://arxiv.org/abs/2203.16527. Each window is a product of its own, in place of a mask over
+    all pairs. With `return_attention_scores` there is such a mask.
+
+    Args:
+        num_heads: Attention heads, which divide the width.
+        grid: Patches along (height, width).
+        window_size: Patches along (height, width) of a window.
+        num_prefix_tokens: Tokens before the patches. They attend to everything, and every patch
+            attends to them.
+        **kwargs: As for `SelfAttention`, without `positions`.
+
+    Raises:
+        ValueError: As for `SelfAttention`; if the tokens do not fit the grid; for `num_queries`
+            and `attention_mask`.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        grid: tuple[int, int],
+        window_size: int | tuple[int, int],
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(num_heads, **kwargs)
+        self.grid = pair("grid", grid)
+        self.window_size = pair("window_size", window_size)
+        self.num_prefix_tokens = num_prefix_tokens
+        self._windows = Windows(self.grid, self.window_size, num_prefix_tokens)
+        if self.positions is not None:
+            raise ValueError(
+                "Attention in windows has no relative positions. Received: window_size="
+                f"{window_size}, positions={self.positions!r}. Leave one of them out."
+            )
+
+    def build(
+        self,
+        tokens_shape: Shape,
+        rotation_shape: Shape | None = None,
+        attention_mask_shape: Shape | None = None,
+    ) -> None:
+        if tokens_shape[1] != self.num_prefix_tokens + math.prod(self.grid):
+            raise ValueError(
+                f"Windows need the grid of the patches. Received: {tokens_shape[1]} tokens, "
+                f"grid={self.grid}, num_prefix_tokens={self.num_prefix_tokens}. Set `grid` and "
+                "`num_prefix_tokens` to what comes in."
+            )
+        super().build(tokens_shape, rotation_shape, attention_mask_shape)
+
+    def mask(self, queries: keras.KerasTensor, keys: keras.KerasTensor, attention_mask: Any) -> Any:
+        if attention_mask is not None or queries.shape[2] != keys.shape[2]:
+            raise ValueError(
+                f"Windows hold all patches of an image. Received: window_size={self.window_size} "
+                "with `attention_mask` or `num_queries`. Leave it out."
+            )
+        return ~self._windows.apart()[None, None]  # for scores: `attend` does without
+
+    def attend(
+        self,
+        queries: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        values: keras.KerasTensor,
+        added: keras.KerasTensor | None,
+        attention_mask: keras.KerasTensor | None,
+        training: bool | None,
+    ) -> keras.KerasTensor:
+        windows, prefix, known = self._windows, self._windows.prefix, None
+        outside = windows.outside()
+        if outside is not None:
+            patches = outside.shape[1] - prefix
+            rows = np.repeat(~outside[:, None, None], patches, axis=2)  # ONNX has one a query
+            known = ops.tile(ops.convert_to_tensor(rows), (ops.shape(queries)[0], 1, 1, 1))
+        inside = windows.split(queries[:, :, prefix:])  # (B * windows, A, patches, d)
+        around = windows.around(keys), windows.around(values)
+        x = windows.join(super().attend(inside, *around, added, known, training))
+        if not prefix:
+            return x
+        before = super().attend(queries[:, :, :prefix], keys, values, added, None, training)
+        return ops.concatenate([before, x], axis=2)  # (B, A, T, d)
+
+    def num_pairs(self, num_queries: int, num_tokens: int) -> int:
+        return self._windows.num_pairs
 
 
 class Windows:

@@ -13,8 +13,10 @@ from keras import ops
 
 from keras_vit.layers.any_aspect import PaddingMask
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.rotary import RotaryTable, Rotation
 from keras_vit.models.graph import calls_of, connect, find_blocks, find_layer
 from keras_vit.runtime.private_names import run_graph
 
@@ -53,6 +55,7 @@ class AttentionScores(keras.layers.Layer):
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
+        rotation: As for the block.
 
     Returns:
         Float tensor of shape `(B, A, T, T)` whose rows sum to 1.
@@ -62,8 +65,10 @@ class AttentionScores(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)  # the block casts the tokens itself
         self.block = block
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
-        return self.block.attention_scores(tokens)
+    def call(
+        self, tokens: keras.KerasTensor, rotation: Rotation | None = None
+    ) -> keras.KerasTensor:
+        return self.block.attention_scores(tokens, **_given(rotation))
 
     def get_config(self) -> dict[str, Any]:
         block = keras.saving.serialize_keras_object(self.block)
@@ -108,6 +113,8 @@ class Attention:
             last = calls[self._pooling].input_tensors[0]
         self._tokens = connect(chain, [*tensors, last])
         self._chain = chain
+        tables = [x for x in owner.layers if isinstance(x, RotaryTable)]
+        self._rotation = tables[0].call(None) if tables else None  # constants of the grid
 
     def tokens(self, images: Any) -> list[keras.KerasTensor]:
         """Inputs of every block and of the pooling, each of shape `(B, T, D)`."""
@@ -117,7 +124,8 @@ class Attention:
         """Float32 attention weights `(B, A, T, T)` of one block, from the result of `tokens`."""
         block = self.blocks[index]
         index = index % len(self.blocks)
-        return ops.cast(block.attention_scores(tokens[index]), "float32")
+        scores = block.attention_scores(tokens[index], **_given(self._rotation))
+        return ops.cast(scores, "float32")
 
     def output_weights(self, tokens: list[keras.KerasTensor]) -> keras.KerasTensor:
         """Weight of each output token in attention maps, float32 of shape `(B, T)`; rows sum to 1.
@@ -187,6 +195,17 @@ class Attention:
             return [known[id(tensor)] for tensor in model.outputs]
 
         return run(self._chain[0], images)[0], all_scores
+
+
+def rotation_of(call: Any) -> Rotation | None:
+    """The symbolic `rotation` of the call of a block."""
+    args, kwargs = call.arguments.args, call.arguments.kwargs
+    rotation: Rotation | None = args[1] if len(args) > 1 else kwargs.get("rotation")
+    return rotation
+
+
+def _given(rotation: Rotation | None) -> dict[str, Rotation]:
+    return {} if rotation is None else {"rotation": rotation}
 
 
 def attention_scores(model: keras.Model, images: Any, block: int = -1) -> np.ndarray:
@@ -262,7 +281,7 @@ def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
             "no grid that all images share. Build the model for images of one size: "
             "max_num_patches=None."
         )
-    if any(block.options.num_merged_tokens for block in blocks):
+    if any(isinstance(block, MergingBlock) for block in blocks):
         raise ValueError(
             f"The blocks of {model.name!r} merge tokens, so tokens have no position of their own "
             "in the image. Use the same model without merging: build_vit(keras_vit.replace_fields("

@@ -10,7 +10,13 @@ import keras
 from keras import ops
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.models.attention import AttentionScores, Geometry, check_whole, geometry_of
+from keras_vit.models.attention import (
+    AttentionScores,
+    Geometry,
+    check_whole,
+    geometry_of,
+    rotation_of,
+)
 from keras_vit.models.graph import (
     calls_of,
     find_blocks,
@@ -164,7 +170,7 @@ def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...],
     if last == _SCORES:
         check_whole(model, [layer])
         scores = AttentionScores(layer, name=f"{layer.name}_{_SCORES}")
-        return chain, scores(call.input_tensors[0])
+        return chain, scores(call.input_tensors[0], rotation_of(call))
     return chain, call.outputs[0]
 
 

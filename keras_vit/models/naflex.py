@@ -35,7 +35,8 @@ def build_naflex(config: ViTConfig, name: str | None = None) -> Model:
     x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grid)
     x = regularize(x, config)
     mask = PaddingMask(config.num_patches, name="padding_mask")(grid)  # (B, N)
+    known = keras.ops.reshape(mask, (-1, 1, 1, config.num_patches))
     for index in range(config.depth):
-        x = transformer_block(config, index)(x, padding_mask=mask)
+        x = transformer_block(config, index)(x, attention_mask=known)
     outputs = read_tokens(x, config, mask)
     return functional_model({"patches": patches, "grid": grid}, outputs, config, name)

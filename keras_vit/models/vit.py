@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
+from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.grid_attention import GridAttention
+from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.patches import PatchDropout, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.post_norm import PostNormBlock
+from keras_vit.layers.relative import RelativeBias, RelativeKeys
+from keras_vit.layers.rotary import RotaryTable
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
+from keras_vit.layers.windows import WindowAttention
 from keras_vit.models.heads import classify, functional_model, head, image_input, preprocess
 from keras_vit.models.resnet import add_stem
 from keras_vit.runtime.model import Model
@@ -153,40 +161,65 @@ def transform(
 
     `maps` have the grid of the patches, for images of any size.
     """
-    sizes = None
-    by_call = {} if maps is None or config.block.rope is None else {"maps": maps}
+    sizes, given = None, {}
+    if config.block.rope is not None:
+        table = RotaryTable(
+            config.block.rope,
+            config.head_dim,
+            None if config.any_size else config.grid,
+            config.num_prefix_tokens,
+            config.num_registers,
+            name="rotary_table",
+        )
+        given["rotation"] = table(x if maps is None else maps)
     for index in range(config.depth):
         block = transformer_block(config, index)
-        x = block(x, **by_call) if sizes is None else block(x, sizes=sizes)
-        if config.block.num_merged_tokens:
-            x, sizes = x
+        if config.num_merged_tokens:
+            x, sizes = block(x, sizes)
+        else:
+            x = block(x, **given)
     return x, sizes
 
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
-    attention = None
+    kind: Any = PostNormBlock if config.post_norm else TransformerBlock
+    own: dict[str, Any] = {"attention": own_attention(config, index)}
+    if config.num_merged_tokens:
+        kind, own = MergingBlock, {"num_merged_tokens": config.num_merged_tokens,
+                                   "num_prefix_tokens": config.num_prefix_tokens}  # fmt: skip
+    rate = config.stochastic_depth_rate * index / max(1, config.depth - 1)
+    return kind(**vars(config.block), **own, stochastic_depth_rate=rate, name=f"block_{index}")
+
+
+def own_attention(config: ViTConfig, index: int) -> keras.Layer | None:
+    """The attention of a block where it is no plain `SelfAttention`."""
+    options, name = vars(config.block), "attention"
+    window_size = config.window_of(index)
     if config.grid_attention is not None:
-        attention = GridAttention(
+        return GridAttention(
             config.block.num_heads,
             config.grid,
             config.grid_attention,
             config.block.head_width,
             dropout_rate=config.block.dropout_rate,
             attention_dropout_rate=config.block.attention_dropout_rate,
-            name="attention",
+            name=name,
         )
-    return TransformerBlock(
-        **vars(config.block),
-        stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
-        positions=config.block_positions,
-        attention=attention,
-        grid=None if config.any_size else config.grid,
-        num_prefix_tokens=config.num_prefix_tokens,
-        num_registers=config.num_registers,
-        window_size=config.window_of(index),
-        name=f"block_{index}",
-    )
+    if window_size is not None:
+        return WindowAttention(
+            grid=config.grid,
+            window_size=window_size,
+            num_prefix_tokens=config.num_prefix_tokens,
+            name=name,
+            **options,
+        )
+    if config.block_positions == "relative":
+        return SelfAttention(**options, positions=RelativeKeys(), name=name)
+    if config.block_positions == "relative_bias":
+        positions = RelativeBias(config.grid, config.class_token)
+        return SelfAttention(**options, positions=positions, name=name)
+    return None
 
 
 def read_tokens(

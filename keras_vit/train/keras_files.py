@@ -17,7 +17,9 @@ import keras_vit.layers.any_aspect
 import keras_vit.layers.any_size
 import keras_vit.layers.attention
 import keras_vit.layers.block
+import keras_vit.layers.causal
 import keras_vit.layers.convolution
+import keras_vit.layers.earlier
 import keras_vit.layers.float32
 import keras_vit.layers.grid_attention
 import keras_vit.layers.merging
@@ -28,10 +30,14 @@ import keras_vit.layers.pairs
 import keras_vit.layers.patches
 import keras_vit.layers.pixels
 import keras_vit.layers.pooling
+import keras_vit.layers.post_norm
+import keras_vit.layers.relative
 import keras_vit.layers.residual
+import keras_vit.layers.rotary
 import keras_vit.layers.text
 import keras_vit.layers.tokens
 import keras_vit.layers.upsampling
+import keras_vit.layers.windows
 import keras_vit.models.attention
 import keras_vit.models.pyramid
 import keras_vit.runtime.model

@@ -48,10 +48,10 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             "Masked patch prediction needs a Vision Transformer of this package with "
             f"`include_preprocessing=True`. Received: {model!r}."
         )
-    if config.block.num_merged_tokens:
+    if config.num_merged_tokens:
         raise ValueError(
             "Masked patch prediction needs one token per patch. Received: a model with "
-            f"num_merged_tokens={config.block.num_merged_tokens}. Pre-train it with 0; the "
+            f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the "
             "weights are the same."
         )
     if config.takes_patches:

@@ -51,6 +51,8 @@ CASES = {
             Case("AddPositionEmbedding", {"grid": (2, 2)}, TOKENS, TOKENS),
             Case("AttentionPooling", {"num_heads": 2, "mlp_dim": 16}, TOKENS, (2, 8)),
             Case("BiTRoot", {"filters": 32}, (2, 16, 16, 3), (2, 4, 4, 32)),
+            Case("CausalAttention", {"num_heads": 2}, TOKENS, TOKENS),
+            Case("CausalBlock", {"num_heads": 2, "mlp_dim": 16}, TOKENS, TOKENS),
             Case("ClassToken", {}, (2, 4, 8), TOKENS),
             Case("GridAttention", {"num_heads": 2, "grid": (2, 2)}, (2, 4, 8), (2, 4, 8)),
             Case("GroupNorm", {}, MAPS, MAPS),
@@ -89,6 +91,7 @@ CASES = {
                     **SEVERAL,
                 },
             ),
+            Case("PostNormBlock", {"num_heads": 2, "mlp_dim": 16}, TOKENS, TOKENS),
             Case("RMSNorm", {}, TOKENS, TOKENS),
             Case(
                 "ResNetStage", {"num_units": 1, "filters": 32, "strides": 2}, MAPS, (2, 4, 4, 128)
@@ -114,6 +117,28 @@ CASES = {
                 {"num_heads": 2, "mlp_dim": 16, "layer_scale": 0.1, "stochastic_depth_rate": 0.1},
                 TOKENS,
                 TOKENS,
+            ),
+            Case(
+                "WindowAttention",
+                {"num_heads": 2, "grid": (2, 2), "window_size": (1, 2), "num_prefix_tokens": 1},
+                TOKENS,
+                TOKENS,
+            ),
+            Case(
+                "MergingBlock",
+                {"num_heads": 2, "mlp_dim": 16, "num_merged_tokens": 2},
+                (2, 8, 8),
+                ((2, 6, 8), (2, 6)),
+                ("float32", "int32"),
+                SEVERAL,
+            ),
+            Case(
+                "RotaryTable",
+                {"rope": {"base": 100.0}, "head_dim": 8, "grid": (2, 2)},
+                TOKENS,
+                ((4, 4), (4, 4)),
+                ("float32", "float32"),
+                SEVERAL,
             ),
         )
     )

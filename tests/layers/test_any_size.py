@@ -255,9 +255,6 @@ def test_what_needs_a_known_size_says_so(tmp_path):
         lambda: keras_vit.models.attention_scores(flexible, pixels((32, 32))),
         lambda: keras_vit.analysis.attention_rollout(flexible, pixels((32, 32))),
         lambda: keras_vit.models.features_of(flexible, ["block_0"], grids=True),
-        lambda: keras_vit.models.features_of(flexible, ["block_0/attention_scores"])(
-            pixels((32, 32))
-        ),
         lambda: keras_vit.models.build_pyramid(flexible),
         lambda: keras_vit.segmentation.build_segmenter(flexible, 3),
         lambda: keras_vit.train.masked_patch_model(flexible),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import keras
@@ -12,9 +11,12 @@ import pytest
 from keras_vit.config import RotaryPositions
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.causal import CausalAttention
+from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.mlp import MLP, gelu
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling
-from keras_vit.layers.rotary import rotary_tables
+from keras_vit.layers.relative import RelativeBias
+from keras_vit.layers.rotary import RotaryTable, rotary_tables
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random, numpy
@@ -24,17 +26,20 @@ TOKENS = np.random.default_rng(7).normal(size=(2, 14, WIDTH)).astype("float32")
 DINOV3 = RotaryPositions("centered", 100.0, interleaved=False)
 EVA02 = RotaryPositions(reference_grid=(6, 5))
 PERCEPTION = RotaryPositions(offset=1.0, reference_grid=(6, 6), order="wh")
-PLACES = {"grid": GRID, "num_prefix_tokens": PREFIX}
 # Of the same 14 tokens 4 registers and 9 patches.
 VIT5 = {
     "rope": RotaryPositions(register_base=100.0),
     "norm": "rms",
     "qk_norm": True,
     "without_bias": ("query", "key", "value"),
-    "grid": (3, 3),
-    "num_prefix_tokens": 5,
-    "num_registers": 4,
 }
+
+
+def rotation(rope, grid=GRID, prefix=PREFIX, registers=0, head_dim=WIDTH // HEADS):
+    """The call argument of a layer with this option."""
+    if rope is None:
+        return {}
+    return {"rotation": RotaryTable(rope, head_dim, grid, prefix, registers)(TOKENS)}
 
 
 def built(layer, seed=0):
@@ -136,16 +141,15 @@ SWITCHES = {
     "no value bias": {"without_bias": ("query", "value", "projection")},
     "no bias": {"without_bias": ALL},
     "inner norms": {"inner_norms": ("attention", "mlp")},
-    "dinov3": {"rope": DINOV3, "without_bias": ("key",), **PLACES},
-    "dinov3 plus": {"rope": DINOV3, "swiglu": True, "without_bias": ALL[:3], **PLACES},
+    "dinov3": {"rope": DINOV3, "without_bias": ("key",)},
+    "dinov3 plus": {"rope": DINOV3, "swiglu": True, "without_bias": ALL[:3]},
     "eva02": {
         "rope": EVA02,
         "swiglu": True,
         "inner_norms": ("mlp", "attention"),
         "without_bias": ("key",),
-        **PLACES,
     },
-    "perception": {"rope": PERCEPTION, "gelu": "exact", **PLACES},
+    "perception": {"rope": PERCEPTION, "gelu": "exact"},
     "aimv2": {"norm": "rms", "swiglu": True, "without_bias": ALL},
     "everything": {
         "rope": DINOV3,
@@ -153,7 +157,6 @@ SWITCHES = {
         "swiglu": True,
         "inner_norms": ("attention", "mlp"),
         "without_bias": ("key", "projection"),
-        **PLACES,
     },
 }
 
@@ -162,7 +165,8 @@ SWITCHES = {
 def test_every_switch_is_its_papers(name):
     layer, w = built(TransformerBlock(HEADS, 24, name="block", **SWITCHES[name]))
     expected = block(TOKENS.astype("float64"), w, SWITCHES[name])
-    np.testing.assert_allclose(numpy(layer(TOKENS)), expected, rtol=0, atol=2e-5)
+    received = layer(TOKENS, **rotation(SWITCHES[name].get("rope")))
+    np.testing.assert_allclose(numpy(received), expected, rtol=0, atol=2e-5)
     plain = {"gelu": SWITCHES[name].get("gelu", "tanh")} if name != "quick" else {"gelu": "tanh"}
     if name in ("quick", "dinov3", "eva02", "perception"):  # the switch is seen
         other = block(TOKENS.astype("float64"), w, {**SWITCHES[name], "rope": None, **plain})
@@ -177,7 +181,7 @@ def test_registers_turn_on_a_square_grid_of_their_own():
     base = RotaryPositions(base=100.0)
     registers = {10 + i: angles(base, i // 2, i % 2, 8) for i in range(4)}
     tokens = TOKENS.astype("float64")[:, order]
-    outputs = numpy(layer(TOKENS))[:, order]
+    outputs = numpy(layer(TOKENS, **rotation(VIT5["rope"], (3, 3), 5, 4)))[:, order]
     for turns, same in (({**patches, **registers}, True), (patches, False)):
         expected = attention(tokens, w, "attention", base, turns=turns)
         assert np.allclose(outputs, expected, rtol=0, atol=2e-5) == same
@@ -199,9 +203,8 @@ def biases(table, class_token):
 
 @pytest.mark.parametrize("class_token", [1, 0])
 def test_position_biases_are_of_rows_and_columns_between_two_patches(class_token):
-    places = {"grid": GRID, "num_prefix_tokens": class_token}
     tokens = TOKENS[:, : 12 + class_token]
-    layer = SelfAttention(HEADS, name="attention", positions="relative_bias", **places)
+    layer = SelfAttention(HEADS, RelativeBias(GRID, bool(class_token)), name="attention")
     layer.build(tokens.shape)
     fill_random(layer, 0.5)
     w = {w.path: np.asarray(w.numpy(), "float64") for w in layer.weights}
@@ -212,20 +215,32 @@ def test_position_biases_are_of_rows_and_columns_between_two_patches(class_token
     np.testing.assert_allclose(numpy(layer(tokens)), expected, rtol=0, atol=2e-5)
     other = attention(x, w, "attention", biases=biases(table, class_token).swapaxes(0, 1))
     assert np.abs(other - expected).max() > 1e-2  # towards the key, not from it
-    chunks = SelfAttention(HEADS, positions="relative_bias", query_chunk_size=5, **places)
+    first = numpy(layer(tokens, num_queries=3))
+    np.testing.assert_allclose(first, expected[:, :3], rtol=0, atol=2e-5)
+    positions = RelativeBias(GRID, bool(class_token))
+    chunks = SelfAttention(HEADS, positions, query_chunk_size=5)
     chunks.build(tokens.shape)
     chunks.set_weights(layer.get_weights())
     np.testing.assert_allclose(numpy(chunks(tokens)), expected, rtol=0, atol=2e-5)
 
 
 def test_a_block_with_position_biases_passes_check_layer():
-    options = {"positions": "relative_bias", "grid": GRID, "num_prefix_tokens": 1}
-    check_layer(TransformerBlock(HEADS, 24, **options), (13, WIDTH), atol=2e-5)
+    attention = SelfAttention(HEADS, RelativeBias(GRID, True))
+    check_layer(TransformerBlock(HEADS, 24, attention=attention), (13, WIDTH), atol=2e-5)
 
 
-@pytest.mark.parametrize("options", [SWITCHES["eva02"], SWITCHES["everything"], VIT5])
-def test_blocks_with_switches_pass_check_layer(options):
-    check_layer(TransformerBlock(HEADS, 24, **options), TOKENS.shape[1:], atol=2e-5)
+def test_blocks_with_rotations_are_traced_saved_and_compiled():
+    inputs = keras.Input(TOKENS.shape[1:])
+    for options, places in ((SWITCHES["eva02"], (GRID, PREFIX)), (VIT5, ((3, 3), 5, 4))):
+        rotation = RotaryTable(options["rope"], WIDTH // HEADS, *places)(inputs)
+        model = keras.Model(inputs, TransformerBlock(HEADS, 24, **options)(inputs, rotation))
+        fill_random(model)
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        expected = numpy(model(TOKENS))
+        np.testing.assert_array_equal(numpy(copy(TOKENS)), expected)
+        model.compile(jit_compile=True)
+        np.testing.assert_allclose(model.predict(TOKENS, verbose=0), expected, atol=2e-5)
 
 
 def test_quick_gelu_is_far_from_the_others():
@@ -248,10 +263,10 @@ def test_tables_are_the_angles_and_leave_prefix_tokens_alone(rope):
 
 def test_queries_and_keys_turn_in_float32_under_bfloat16():
     """Turned in bfloat16, large angles would be off by their rounding."""
-    layer, _ = built(SelfAttention(HEADS, rope=DINOV3, **PLACES, dtype="mixed_bfloat16"))
-    _, keys = layer(TOKENS, return_keys=True)
-    twin, _ = built(SelfAttention(HEADS, **PLACES, dtype="mixed_bfloat16"))
-    _, plain = twin(TOKENS, return_keys=True)
+    layer, _ = built(SelfAttention(HEADS, rope=DINOV3, dtype="mixed_bfloat16"))
+    keys = layer.project(TOKENS, **rotation(DINOV3))[1]
+    twin, _ = built(SelfAttention(HEADS, dtype="mixed_bfloat16"))
+    plain = twin.project(TOKENS)[1]
     assert keras.backend.standardize_dtype(keys.dtype) == "bfloat16"
     plain = numpy(keras.ops.cast(plain, "float32")).astype("float64")
     expected = np.stack([turned(DINOV3, plain[:, head]) for head in range(HEADS)], 1)
@@ -261,26 +276,52 @@ def test_queries_and_keys_turn_in_float32_under_bfloat16():
     )
 
 
-def test_padding_has_size_zero_and_is_not_seen():
-    sizes = np.ones((2, 14), "int32")
-    sizes[0, 9:], sizes[1, 12:] = 0, 0
+def test_keys_that_the_mask_leaves_out_are_not_seen():
+    known = np.ones((2, 14), bool)
+    known[0, 9:], known[1, 12:] = False, False
+    mask = {"attention_mask": known[:, None, None]}
     layer, w = built(SelfAttention(HEADS, name="attention"))
-    out, scores = layer(TOKENS, sizes=sizes, return_attention_scores=True)
-    expected = attention(TOKENS.astype("float64"), w, "attention", sizes=sizes)
+    out, scores = layer(TOKENS, return_attention_scores=True, **mask)
+    expected = attention(TOKENS.astype("float64"), w, "attention", sizes=known)
     np.testing.assert_allclose(numpy(out), expected, rtol=0, atol=1e-5)
     assert not numpy(scores)[0, ..., 9:].any()
-    other = np.where(sizes[..., None] > 0, TOKENS, 100.0).astype("float32")
-    full, _ = built(TransformerBlock(HEADS, 24, name="block"))
-    kept = sizes[..., None] > 0
-    np.testing.assert_array_equal(
-        numpy(full(TOKENS, sizes=sizes)) * kept, numpy(full(other, sizes=sizes)) * kept
+    chunks, _ = built(SelfAttention(HEADS, query_chunk_size=5))
+    np.testing.assert_allclose(numpy(chunks(TOKENS, **mask)), expected, rtol=0, atol=1e-5)
+    rows = np.broadcast_to(known[:, None, None], (2, 1, 14, 14))  # one row for each query
+    np.testing.assert_allclose(
+        numpy(chunks(TOKENS, attention_mask=rows)), expected, rtol=0, atol=1e-5
     )
-    mean = numpy(MeanPooling()(TOKENS, sizes=sizes))
+    first = numpy(layer(TOKENS, num_queries=3, **mask))
+    np.testing.assert_allclose(first, expected[:, :3], rtol=0, atol=1e-5)
+    other = np.where(known[..., None], TOKENS, 100.0).astype("float32")
+    full, _ = built(TransformerBlock(HEADS, 24, name="block"))
+    kept = known[..., None]
+    np.testing.assert_array_equal(
+        numpy(full(TOKENS, **mask)) * kept, numpy(full(other, **mask)) * kept
+    )
+    mean = numpy(MeanPooling()(TOKENS, sizes=known))
     np.testing.assert_allclose(mean[0], TOKENS[0, :9].mean(0), rtol=0, atol=1e-6)
     pooling, _ = built(AttentionPooling(HEADS, 24))
-    np.testing.assert_allclose(
-        numpy(pooling(TOKENS[:1, :9]))[0], numpy(pooling(TOKENS, sizes=sizes))[0], atol=1e-5
-    )
+    for sizes in (known, known.astype("int32")):
+        np.testing.assert_allclose(
+            numpy(pooling(TOKENS[:1, :9]))[0], numpy(pooling(TOKENS, sizes=sizes))[0], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", [SelfAttention, CausalAttention])
+def test_a_row_without_any_allowed_key_gives_numbers(policy, kind):
+    layer, _ = built(kind(HEADS, dtype=policy))
+    mask = np.zeros((2, 1, 1, 14), bool)
+    mask[1] = True
+    out, scores = layer(TOKENS, attention_mask=mask, return_attention_scores=True)
+    plain = layer(TOKENS, attention_mask=mask)
+    scores = numpy(keras.ops.cast(scores, "float32"))
+    assert all(np.isfinite(numpy(keras.ops.cast(x, "float32"))).all() for x in (out, plain))
+    np.testing.assert_allclose(scores[0], 1 / 14, rtol=1e-2)
+    pooling, _ = built(AttentionPooling(HEADS, 24, dtype=policy))
+    pooled = pooling(TOKENS, sizes=mask[:, 0, 0])
+    assert np.isfinite(numpy(keras.ops.cast(pooled, "float32"))).all()
 
 
 def test_the_gate_comes_first():
@@ -291,28 +332,30 @@ def test_the_gate_comes_first():
     assert np.abs(numpy(layer(TOKENS)) - mlp(x, swapped, "mlp", "", True)).max() > 0.01
 
 
+def test_rope_and_rotation_belong_together():
+    layer, _ = built(SelfAttention(HEADS, rope=DINOV3))
+    plain, _ = built(SelfAttention(HEADS))
+    for call in (lambda: layer(TOKENS), lambda: plain(TOKENS, **rotation(DINOV3))):
+        with pytest.raises(ValueError, match=r"belong together. Received: rope=.*rotation="):
+            call()
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "message"),
     [
-        ({"rope": DINOV3}, r"14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
-        ({"rope": dataclasses.asdict(DINOV3), "grid": (3, 4)}, r"grid=\(3, 4\), num_prefix"),
-        ({**VIT5, "num_registers": 3}, r"square grid: 1, 4, 9, .*num_registers=3, register_base"),
-        ({**VIT5, "num_registers": 0}, "num_registers=0, register_base=100.0"),
+        (lambda: RotaryTable(VIT5["rope"], 8, (3, 3), 5, 3), r"square grid: 1, 4, 9, .*rs=3, reg"),
+        (lambda: RotaryTable(VIT5["rope"], 8, (3, 3), 5), "num_registers=0, register_base=100.0"),
         (
-            {"positions": "relative_bias"},
-            "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`",
-        ),
-        (
-            {"positions": "relative_bias", **PLACES},
-            "at most one token before them.*num_prefix_tokens=2",
+            lambda: SelfAttention(HEADS, RelativeBias(GRID)).build(TOKENS.shape),
+            r"grid of \(3, 4\) need 12 tokens, with class_token=False. Received: 14 tokens. Set",
         ),
     ],
 )
-def test_positions_need_grids(options, message):
+def test_positions_need_grids(make, message):
     with pytest.raises(ValueError, match=message):
-        SelfAttention(HEADS, **options).build(TOKENS.shape)
+        make()
 
 
 def test_merging_and_rotary_positions_exclude_each_other():
-    with pytest.raises(ValueError, match=r"Rotary positions need every patch in its place"):
-        TransformerBlock(HEADS, 24, num_merged_tokens=2, rope=DINOV3)
+    with pytest.raises(ValueError, match=r"hands on their sizes, has no rotary positions"):
+        MergingBlock(HEADS, 24, 2, rope=DINOV3)

@@ -11,10 +11,12 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.checks import check_heads
-from keras_vit.config import BlockOptions
+from keras_vit.config import BlockOptions, RotaryPositions
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.causal import CausalAttention
 from keras_vit.layers.layer_scale import LayerScale
+from keras_vit.layers.relative import RelativeKeys
 from tests import reference
 from tests.checks import check_layer, quick
 from tests.fixtures import fill_random, numpy
@@ -32,7 +34,7 @@ def built(layer, seed=0):
     "options",
     [
         {},
-        {"positions": "relative"},
+        {"positions": RelativeKeys()},
         {"qk_norm": True, "query_chunk_size": 2},
         {"qk_norm": True, "qk_norm_bias": True},
     ],
@@ -51,7 +53,7 @@ def test_layer_scale_passes_check_layer():
         {},
         {"gelu": "exact", "norm_epsilon": 1e-5},
         {"layer_scale": 0.1, "qk_norm": True},
-        {"positions": "relative"},
+        {"attention": SelfAttention(4, RelativeKeys())},
     ],
 )
 def test_block_passes_check_layer(options):
@@ -69,7 +71,7 @@ def test_attention_is_the_papers():
 
 
 def test_relative_positions_add_a_key_for_every_distance():
-    layer, w = built(SelfAttention(4, positions="relative", name="attention"))
+    layer, w = built(SelfAttention(4, RelativeKeys(), name="attention"))
     _, scores = layer(TOKENS, return_attention_scores=True)
     x = TOKENS.astype("float64")
     qkv = x @ w["attention/qkv/kernel"] + w["attention/qkv/bias"]
@@ -82,6 +84,8 @@ def test_relative_positions_add_a_key_for_every_distance():
             logits = np.einsum("bd,bkd->bk", q[:, query], keys) / 2
             expected = reference.softmax(logits)
             np.testing.assert_allclose(numpy(scores)[:, head, query], expected, rtol=0, atol=1e-6)
+    first = numpy(layer(TOKENS, num_queries=2))
+    np.testing.assert_allclose(first, numpy(layer(TOKENS))[:, :2], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -208,12 +212,12 @@ def test_the_symbolic_outputs_are_those_of_the_call(policy):
     assert block(keras.Input((5, 16))).shape == (None, 5, 16)
 
 
-@pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"positions": "relative"}])
+@pytest.mark.parametrize("options", [{"positions": RelativeKeys()}, {"rope": RotaryPositions()}])
 def test_a_step_that_would_leave_something_out_is_refused(options):
-    block = TransformerBlock(2, 8, causal=bool(options), **options)
-    block.build((None, 4, 8))
+    layer = CausalAttention(2, **options)
+    layer.build((None, 4, 8))
     with pytest.raises(ValueError, match="Tokens are added one by one"):
-        block.step(np.zeros((1, 1, 8)), (np.zeros((1, 2, 4, 4)),) * 2, 0)
+        layer.step(np.zeros((1, 1, 8)), (np.zeros((1, 2, 4, 4)),) * 2, 0)
 
 
 RATES = {"dropout_rate": 0.2, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.3}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.layers import attention, fused_attention
+from keras_vit.layers import attention_kernels, fused_attention
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.relative import RelativeKeys
 from tests.layers.test_block import TOKENS, built
 
 
@@ -25,10 +26,10 @@ def outputs_and_gradients(layer):
 
 
 @pytest.mark.parametrize("way", ["fused", "chunks of 1", "chunks of 2"])
-@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"positions": "relative"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"positions": RelativeKeys()}], ids=str)
 def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch):
     expected = outputs_and_gradients(built(SelfAttention(4, **options))[0])
-    monkeypatch.setattr(attention, "fusion_pays", lambda queries: way == "fused")
+    monkeypatch.setattr(attention_kernels, "fusion_pays", lambda queries: way == "fused")
     size = None if way == "fused" else int(way[-1])
     products = []
     original = keras.ops.dot_product_attention

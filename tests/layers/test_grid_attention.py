@@ -101,8 +101,8 @@ def test_a_block_takes_the_attention_that_it_is_handed():
     block = TransformerBlock(2, 24, attention=attention, name="block")
     check_layer(block, (6, 8), atol=2e-5)
     assert "block/attention/centers" in {weight.path for weight in block.weights}
-    with pytest.raises(ValueError, match="Windows are of `SelfAttention`"):
-        TransformerBlock(2, 24, attention=attention, window_size=2, grid=(2, 3))
+    with pytest.raises(ValueError, match="GridAttention computes all tokens"):
+        block(np.zeros((1, 6, 8), "float32"), num_queries=1)
 
 
 def test_heads_of_another_width_than_their_share():

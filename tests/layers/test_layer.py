@@ -28,6 +28,7 @@ def test_a_subclass_may_write_an_argument_that_it_keeps_elsewhere():
 
 
 def test_options_of_a_block_are_written_as_its_keywords():
-    config = TransformerBlock(2, 8, gelu="exact", grid=(2, 2)).get_config()
-    assert config["gelu"] == "exact" and config["grid"] == (2, 2) and config["num_heads"] == 2
+    config = TransformerBlock(2, 8, gelu="exact", stochastic_depth_rate=0.1).get_config()
+    assert config["gelu"] == "exact" and config["stochastic_depth_rate"] == 0.1
+    assert config["num_heads"] == 2
     assert "options" not in config

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.merging import TokenMerging
+from keras_vit.layers.merging import MergingBlock, TokenMerging
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling
 from tests import reference_merging
 from tests.checks import check_config
@@ -26,7 +26,8 @@ def draw(num_tokens, seed=0):
 
 
 def build_block(tokens, **options):
-    block = TransformerBlock(4, 24, **options)
+    kind = MergingBlock if "num_merged_tokens" in options else TransformerBlock
+    block = kind(4, 24, **options)
     block.build(tokens.shape)
     fill_random(block)
     return block
@@ -115,13 +116,11 @@ def test_half_precision_merges_the_same_tokens():
 
 def test_configurations_survive_a_round_trip():
     check_config(TokenMerging(3, 2))
-    check_config(TransformerBlock(4, 24, num_merged_tokens=3, num_prefix_tokens=2))
+    check_config(MergingBlock(4, 24, num_merged_tokens=3, num_prefix_tokens=2))
 
 
 def test_arguments_that_cannot_be():
     with pytest.raises(ValueError, match="`num_merged_tokens` must be a positive integer"):
         TokenMerging(0)
-    with pytest.raises(
-        ValueError, match="num_merged_tokens=3, rematerialize=True; set rematerialize to False"
-    ):
-        TransformerBlock(4, 24, num_merged_tokens=3, rematerialize=True)
+    with pytest.raises(ValueError, match=r"hands on their sizes.*rematerialize=True"):
+        MergingBlock(4, 24, num_merged_tokens=3, rematerialize=True)

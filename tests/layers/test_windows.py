@@ -10,7 +10,9 @@ import pytest
 import keras_vit
 from keras_vit.config import RotaryPositions
 from keras_vit.layers.attention import SelfAttention
-from keras_vit.layers.windows import Windows
+from keras_vit.layers.relative import RelativeKeys
+from keras_vit.layers.rotary import RotaryTable
+from keras_vit.layers.windows import WindowAttention, Windows
 from keras_vit.models import feature_maps, resize_model
 from tests.checks import check_layer
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -38,31 +40,30 @@ def test_windows_hold_every_patch_once(grid, size, prefix):
 @pytest.mark.parametrize("rope", [None, RotaryPositions("centered", 100.0, interleaved=False)])
 @pytest.mark.parametrize(("grid", "size", "prefix"), GRIDS)
 def test_attention_leaves_other_windows_out(grid, size, prefix, rope):
-    more = {"rope": rope, "grid": grid, "num_prefix_tokens": prefix}
-    layer = SelfAttention(2, window_size=size, **more)
     tokens = RNG.normal(size=(2, prefix + grid[0] * grid[1], 16)).astype("float32")
+    given = {} if rope is None else {"rotation": RotaryTable(rope, 8, grid, prefix)(tokens)}
+    layer = WindowAttention(2, grid, size, prefix, rope=rope)
     layer.build(tokens.shape)
     fill_random(layer, 0.5)
-    found = layer(tokens)
-    expected, scores = layer(tokens, return_attention_scores=True)  # of all pairs, masked
+    found = layer(tokens, **given)
+    expected, scores = layer(tokens, return_attention_scores=True, **given)  # of all pairs, masked
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     scores = np.asarray(scores)
     np.testing.assert_allclose(scores.sum(-1), 1, atol=1e-5)
     apart = Windows(grid, size, prefix).apart()
     assert (scores[:, :, apart] == 0).all() and (scores[:, :, ~apart] > 0).all()
-    whole = SelfAttention(2, **more)
+    whole = SelfAttention(2, rope=rope)
     whole.build(tokens.shape)
     whole.set_weights(layer.get_weights())
-    assert np.abs(whole(tokens) - expected).max() > 1e-3
-    covering = SelfAttention(2, window_size=99, **more)
+    assert np.abs(whole(tokens, **given) - expected).max() > 1e-3
+    covering = WindowAttention(2, grid, 99, prefix, rope=rope)
     covering.build(tokens.shape)
     covering.set_weights(layer.get_weights())
-    np.testing.assert_allclose(covering(tokens), whole(tokens), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(covering(tokens, **given), whole(tokens, **given), rtol=0, atol=1e-5)
 
 
 def test_the_layer_is_a_keras_layer():
-    layer = SelfAttention(2, window_size=(2, 3), grid=(3, 4), num_prefix_tokens=1)
-    check_layer(layer, (13, 8))
+    check_layer(WindowAttention(2, (3, 4), (2, 3), num_prefix_tokens=1), (13, 8))
 
 
 def test_a_model_has_global_blocks_and_the_same_weights():
@@ -72,7 +73,8 @@ def test_a_model_has_global_blocks_and_the_same_weights():
     assert config.global_blocks == (1, 3)
     model = keras_vit.build_vit(config)
     fill_random(model)
-    sizes = [model.get_layer(f"block_{index}").window_size for index in range(4)]
+    attentions = [model.get_layer(f"block_{index}").attention for index in range(4)]
+    sizes = [x.window_size if isinstance(x, WindowAttention) else None for x in attentions]
     assert sizes == [(4, 4), None, (4, 4), None]
     plain = keras_vit.build_vit(dataclasses.replace(config, window_size=None, global_blocks=None))
     assert [w.path for w in model.weights] == [w.path for w in plain.weights]
@@ -127,10 +129,10 @@ def test_what_windows_cannot_be_is_refused(change, message):
 
 def test_a_layer_needs_the_grid_of_its_patches():
     with pytest.raises(ValueError, match=r"Windows need the grid.*12 tokens, grid=\(3, 3\)"):
-        SelfAttention(2, window_size=2, grid=(3, 3)).build((None, 12, 8))
-    with pytest.raises(ValueError, match="no relative positions and no order"):
-        SelfAttention(2, window_size=2, grid=(3, 4), causal=True).build((None, 12, 8))
-    layer = SelfAttention(2, window_size=2, grid=(3, 4))
+        WindowAttention(2, (3, 3), 2).build((None, 12, 8))
+    with pytest.raises(ValueError, match="no relative positions"):
+        WindowAttention(2, (3, 4), 2, positions=RelativeKeys())
+    layer = WindowAttention(2, (3, 4), 2)
     layer.build((None, 12, 8))
-    with pytest.raises(ValueError, match="without sizes and padding"):
-        layer(np.zeros((1, 12, 8), "float32"), sizes=np.ones((1, 12), "int32"))
+    with pytest.raises(ValueError, match="Windows hold all patches"):
+        layer(np.zeros((1, 12, 8), "float32"), attention_mask=np.ones((1, 1, 1, 12), bool))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_vit
 from keras_vit.config import RotaryPositions
 from keras_vit.models.attention import attention_scores
 from keras_vit.models.lora import add_lora
@@ -195,12 +194,16 @@ def test_attention_scores_are_those_of_the_rotated_model(name):
     fill_random(model)
     images = images_for(model, 2)
     block = model.get_layer("block_0")
-    tokens = keras.Model(model.input, block.input)(images)
-    _, expected = block(tokens, return_attention_scores=True)
-    scores = attention_scores(model, images)
+    tokens, *rotation = keras.Model(model.input, block.input)(images)
+    _, expected = block(tokens, tuple(rotation), return_attention_scores=True)
+    scores = attention_scores(model, images, block=0)
     np.testing.assert_allclose(scores, numpy(expected), rtol=0, atol=1e-6)
-    block.attention.options = dataclasses.replace(block.attention.options, rope=None)
-    assert np.abs(attention_scores(model, images) - scores).max() > 1e-3
+    features = keras_vit.models.features_of(model, ["block_0/attention_scores"])
+    np.testing.assert_allclose(features(images)["block_0/attention_scores"], scores, atol=1e-6)
+    still = tuple(
+        np.full(x.shape, value, "float32") for x, value in zip(rotation, (1, 0), strict=True)
+    )
+    assert np.abs(block(tokens, still, return_attention_scores=True)[1] - scores).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2", "beit"])

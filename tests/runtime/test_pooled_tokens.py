@@ -15,6 +15,7 @@ from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import LayerNormalization
 from keras_vit.layers.pooling import TokenPooling
+from keras_vit.layers.windows import WindowAttention
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime.pooled_tokens import pooled_tokens
 from tests.fixtures import images_for, tiny_vit
@@ -138,6 +139,6 @@ def test_a_class_of_the_users_own_may_read_other_tokens():
 def test_a_block_that_cannot_leave_tokens_out_says_so():
     with pytest.raises(ValueError, match="num_queries"):
         TransformerBlock(4, 32)(np.zeros((1, 5, 16), "float32"), num_queries=-1)
-    block = TransformerBlock(4, 32, num_merged_tokens=1)
-    with pytest.raises(ValueError, match="num_queries=1, num_merged_tokens=1"):
+    block = TransformerBlock(4, 32, attention=WindowAttention(4, (1, 4), 2, 1))
+    with pytest.raises(ValueError, match=r"computes all tokens. Received: num_queries=1"):
         block(np.zeros((1, 5, 16), "float32"), num_queries=1)

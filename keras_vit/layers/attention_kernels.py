@@ -1,0 +1,128 @@
+"""Means of values by attention: all scores at once, for chunks of queries, or by a fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from keras_vit.layers.fused_attention import fused_attention, fusion_pays
+from keras_vit.runtime.distributed import depend_on
+
+_LEFT_OUT = -1e9  # logit of a key that is not attended to: finite, so that a row of them has a mean
+Dropout = Callable[[keras.KerasTensor], keras.KerasTensor]
+
+
+def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
+    """Features of flattened tokens by head: `(B * T, A * d)` becomes `(B, A, T, d)`."""
+    head_dim = x.shape[-1] // num_heads
+    x = ops.reshape(x, (-1, num_tokens, num_heads, head_dim))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def merge_heads(x: keras.KerasTensor) -> keras.KerasTensor:
+    """The inverse of `split_heads`: `(B, A, T, d)` becomes `(B * T, A * d)`."""
+    _, num_heads, _, head_dim = x.shape
+    x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, A, d)
+    return ops.reshape(x, (-1, num_heads * head_dim))
+
+
+def attention_scores(
+    queries: keras.KerasTensor,
+    keys: keras.KerasTensor,
+    added: keras.KerasTensor | None = None,
+    attention_mask: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
+    """Softmax over keys of the scaled products of queries and keys, in float32.
+
+    Eq. 6 in https://arxiv.org/abs/2010.11929.
+
+    Args:
+        queries: Float tensor of shape `(B, A, Q, d)`.
+        keys: Float tensor of shape `(B, A, T, d)`.
+        added: Optional float tensor that fits `(B, A, Q, T)`, added before the softmax.
+        attention_mask: Optional boolean tensor that fits `(B, A, Q, T)`, True where a key is
+            attended to. A row of False alone gives equal scores.
+
+    Returns:
+        Tensor of shape `(B, A, Q, T)` and the type of `queries`; rows sum to 1.
+    """
+    queries = queries * queries.shape[-1] ** -0.5  # before the product, as in the official code
+    logits = ops.matmul(queries, ops.transpose(keys, (0, 1, 3, 2)))  # (B, A, Q, T)
+    if added is not None:
+        logits = logits + added
+    logits = ops.cast(logits, "float32")
+    if attention_mask is not None:
+        logits = ops.where(attention_mask, logits, _LEFT_OUT)
+    return ops.cast(ops.softmax(logits, axis=-1), queries.dtype)
+
+
+def size_logits(sizes: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+    """Logits of keys that stand for several tokens: the logarithm of their number.
+
+    Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
+    each key were there as often.
+
+    Args:
+        sizes: Integer tensor of shape `(B, T)`.
+        dtype: Type of the result.
+
+    Returns:
+        Float tensor of shape `(B, 1, 1, T)`.
+    """
+    added = ops.cast(ops.log(ops.cast(sizes, "float32")), dtype)
+    return ops.reshape(added, (-1, 1, 1, sizes.shape[1]))
+
+
+def attend(
+    queries: keras.KerasTensor,
+    keys: keras.KerasTensor,
+    values: keras.KerasTensor,
+    added: keras.KerasTensor | None,
+    attention_mask: keras.KerasTensor | None,
+    dropout: Dropout | None,
+) -> keras.KerasTensor:
+    """Means of the values, Eq. 7, by a kernel of the backend where it has one.
+
+    Args:
+        queries: Float tensor of shape `(B, A, Q, d)`.
+        keys: Float tensor of shape `(B, A, T, d)`.
+        values: Float tensor of shape `(B, A, T, d)`.
+        added: As for `attention_scores`.
+        attention_mask: As for `attention_scores`.
+        dropout: What is done to the scores in training, or `None`.
+
+    Returns:
+        Float tensor of shape `(B, A, Q, d)`.
+    """
+    plain = added is None and attention_mask is None and dropout is None
+    if plain and queries.shape[2] == keys.shape[2] and fusion_pays(queries):
+        return fused_attention(queries, keys, values)
+    scores = attention_scores(queries, keys, added, attention_mask)
+    return ops.matmul(scores if dropout is None else dropout(scores), values)
+
+
+def attend_in_chunks(
+    size: int,
+    queries: keras.KerasTensor,
+    keys: keras.KerasTensor,
+    values: keras.KerasTensor,
+    added: keras.KerasTensor | None,
+    attention_mask: keras.KerasTensor | None,
+    dropout: Dropout | None,
+) -> keras.KerasTensor:
+    """As `attend`, for `size` queries after another: the scores of a chunk alone are kept."""
+
+    def rows(x: keras.KerasTensor | None, chunk: slice) -> keras.KerasTensor | None:
+        return x if x is None or x.shape[2] == 1 else x[:, :, chunk]
+
+    parts: list[keras.KerasTensor] = []
+    for start in range(0, queries.shape[2], size):
+        chunk = slice(start, start + size)
+        with depend_on(parts[-1:]):  # else TensorFlow computes all chunks at once
+            scores = attention_scores(
+                queries[:, :, chunk], keys, rows(added, chunk), rows(attention_mask, chunk)
+            )
+            parts.append(ops.matmul(scores if dropout is None else dropout(scores), values))
+    return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
