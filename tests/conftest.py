@@ -14,11 +14,10 @@ import sys
 import numpy as np
 import pytest
 
-# oneDNN is on by default on most processors in use. It also keeps the automatic choice of XLA off,
-# whose compilation would take most of the time of the tests. `scripts/test-processors` sets both.
+# oneDNN is on by default on most processors in use. `scripts/test-processors` sets it.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# Nothing is timed to choose between graph and XLA: results of tests depend on no measurement.
-os.environ.setdefault("KERAS_VIT_TIME_COMPILERS", "0")
+# Compiling by XLA would take most of the time of the tests: those about it turn it on.
+os.environ.setdefault("KERAS_VIT_XLA", "0")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -522,7 +522,6 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("keras_vit.image_text.classifier.TEMPLATES", ("{}",))
-    monkeypatch.setenv("KERAS_VIT_TIME_COMPILERS", "0")
     write_open_clip(tmp_path / "clip-vit-base-patch32")
     write_vocabulary(tmp_path / "clip-vit-base-patch32")
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")

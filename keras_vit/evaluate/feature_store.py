@@ -32,7 +32,7 @@ from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.progress import Progress
 from keras_vit.reading import read_array, read_json, refusing
 from keras_vit.resume.folder_lock import FolderLock
-from keras_vit.runtime.compilers import ChosenByBatch, xla_for_inference
+from keras_vit.runtime.compilers import ChosenByBatch
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -80,11 +80,10 @@ def store_features(
     Images are transformed as for evaluation. A call that was interrupted continues where it
     stopped, also after a kill; a call with everything there computes nothing.
 
-    The compiler is chosen once and kept with the features: on one machine, with the same versions,
+    The compiler is kept with the features: on one machine, with the same versions,
     threads and `batch_size`, a run that was interrupted gives the numbers of an undisturbed one,
     bit for bit. Other compilers, threads and machines round differently: 1e-6 of the largest value
-    in float32. Runs in two folders may choose two compilers; with the environment variable
-    `KERAS_VIT_TIME_COMPILERS=0` they do not.
+    in float32.
 
     Args:
         model: A model of this package, or a functional model that contains one.
@@ -134,7 +133,7 @@ def store_features(
     part = _Part(pathlib.Path(folder).expanduser(), *worker)
     with FolderLock(part.path(".lock")):
         known = part.facts() if part.path(".json").exists() else {}
-        facts["compiler"] = _fix_compiler(network, batch_size, known.get("compiler"))
+        facts["compiler"] = _fix_compiler(network, known.get("compiler"))
         done = part.open(facts)
         begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
         if not part.path(".npy").exists():
@@ -188,13 +187,14 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     return dataclasses.replace(loaded[0], values=values, labels=labels)
 
 
-def _fix_compiler(network: keras.Model, batch_size: int, known: str | None) -> str:
-    """Makes a model predict with one compiler: that of the rows that are there, or the fastest."""
+def _fix_compiler(network: keras.Model, known: str | None) -> str:
+    """Makes a model predict with one compiler: that of the rows that are there, or its own."""
     predict = network.make_predict_function()
     if not isinstance(predict, ChosenByBatch):  # other backends, strategies and open sizes
         return "graph"
-    predict.always = xla_for_inference(network, batch_size) if known is None else known == "xla"
-    return "xla" if predict.always else "graph"
+    if known is not None:
+        predict.prefers_xla = known == "xla"
+    return "xla" if predict.prefers_xla else "graph"
 
 
 def digest_model(model: keras.Model) -> str:

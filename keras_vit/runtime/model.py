@@ -231,11 +231,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             weighted_metrics: As `metrics`.
             *args: As in Keras.
             jit_compile: `"auto"` chooses XLA on processors where it is faster and means the same
-                (`keras_vit.runtime.xla_checks`). Training and inference are separate choices. For
-                training, processor and dtype decide. For `predict`, one block of the model is timed
-                both ways, once for each batch size up to 8 (`keras_vit.runtime.compilers`).
-                `"untimed"` takes the choice of training for both, as does the environment variable
-                `KERAS_VIT_TIME_COMPILERS=0`.
+                (`keras_vit.runtime.xla_checks`), by a table of dtypes and processors
+                (`keras_vit.runtime.compilers`), for training and for inference. The environment
+                variable `KERAS_VIT_XLA=0` keeps it off.
             all_reduce_dtype: Dtype in which replicas exchange gradients under `tf.distribute`:
                 `None` for the dtype of the variables, or `"bfloat16"` for half the bytes of
                 float32. Each dense gradient is then rounded to 8 significant bits (a relative error
@@ -284,14 +282,12 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         **kwargs: Any,
     ) -> None:
         self._all_reduce_dtype = all_reduce_dtype
-        chooses = jit_compile in ("auto", "untimed")
-        super().compile(*args, jit_compile="auto" if chooses else jit_compile, **kwargs)
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
         self._trained_at_compile = self._trained_paths()
         self._requested_jit_compile = jit_compile
         self._has_variables = False  # of the new optimizer and metrics
-        self._chose_xla = (
-            chooses and not self.run_eagerly and not _has_open_size(self) and prefers_xla(self)
-        )
+        fits = jit_compile == "auto" and not self.run_eagerly and not _has_open_size(self)
+        self._chose_xla = fits and prefers_xla(self, "fit")
         if self._chose_xla:
             self.jit_compile = True
 
@@ -328,14 +324,14 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         with self._without_xla() if self._chose_xla else contextlib.nullcontext():
             super().make_predict_function(force)
         if (
-            self._requested_jit_compile in ("auto", "untimed")
+            self._requested_jit_compile == "auto"
             and keras.backend.backend() == "tensorflow"
             and not is_distributed(self)
             and not self.run_eagerly
             and not _has_open_size(self)
             and type(self).predict_step is Model.predict_step  # a user's own may need the labels
         ):
-            self.predict_function = ChosenByBatch(self, self._requested_jit_compile == "auto")
+            self.predict_function = ChosenByBatch(self)
         return self.predict_function
 
     def export(

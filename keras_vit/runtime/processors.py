@@ -1,4 +1,4 @@
-"""Settings that depend on the processor: XLA, and memory that the process keeps.
+"""Facts about the processor, and memory that the process keeps.
 
 Keras is imported by the functions that need it: `keras-vit env` describes machines without it.
 """
@@ -10,14 +10,12 @@ import itertools
 import os
 import pathlib
 import platform
-import time
 from collections.abc import Iterator
 
 # TensorFlow turns oneDNN's kernels on by itself on x86 processors with one of these features.
 _ONEDNN_FEATURES = frozenset(
     ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 )
-_MEASURED = ("float32", "bfloat16")
 _USE_BFC, _LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 # Settings of glibc's `mallopt`, by the names of their environment variables without "_" at the end:
 # the number of each in <malloc.h>, and its value in bytes.
@@ -144,26 +142,6 @@ def _cgroup_limits() -> Iterator[int]:
                 break
 
 
-def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
-    """Tells whether a ViT trains faster with XLA than without on this machine's processor.
-
-    `benchmarks/suite.py` measures it. TensorFlow has two sets of kernels for processors: those of
-    oneDNN, which fuse a product with its bias and GELU and which XLA does not reach, and its own,
-    which are slower than XLA's fused loops. On accelerators, and under `tf.distribute`, Keras
-    chooses.
-
-    Args:
-        compute_dtype: The dtype that the model computes in.
-        cpuinfo: The file that lists the processor's features.
-
-    Returns:
-        True where TensorFlow runs on processors alone, without oneDNN, in float32 or bfloat16.
-    """
-    if compute_dtype not in _MEASURED or not runs_on_processors_alone():
-        return False
-    return not onednn_is_on(cpuinfo)
-
-
 def runs_on_processors_alone() -> bool:
     """Tells whether TensorFlow runs without accelerators and without a strategy."""
     import keras
@@ -182,36 +160,6 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-class FreeCores:
-    """Counts the cores of the machine that other processes leave free, from now on.
-
-    Which cores they are is not known: this process may be bound to others. Where Linux's
-    `/proc/stat` is missing, all cores count as free.
-    """
-
-    def __init__(self) -> None:
-        self._begin = _read_clocks()
-
-    def count(self) -> float:
-        """Cores, between 0 and `os.cpu_count()`, on average since the object was made."""
-        cores = os.cpu_count() or 1
-        pairs = zip(self._begin, _read_clocks(), strict=True)
-        wall, busy, this_process = (end - begin for begin, end in pairs)
-        other_processes = max(0.0, busy - this_process) / max(wall, 0.01)
-        return max(0.0, cores - other_processes)
-
-
-def _read_clocks(path: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float, float]:
-    """Seconds: of the wall clock, of work on all cores by all processes, and by this one."""
-    try:
-        fields = pathlib.Path(path).read_text("ascii").split(maxsplit=9)[1:9]
-        user, nice, system, _, _, *rest = (int(field) for field in fields)
-        busy = (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        busy = 0.0
-    return time.monotonic(), busy, time.process_time()
 
 
 def describe_processor() -> str:

@@ -26,7 +26,6 @@ WORDS = ("--model", "vit_tiny", "--image-size", "16", "--batch-size", "8", "--st
 def place(tmp_path, monkeypatch):
     """Images with a level of red and of blue, tables of both kinds, and a folder to be in."""
     monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(image_size=16, patch_size=8, depth=1))
-    monkeypatch.setattr("keras_vit.runtime.model.prefers_xla", lambda model: False)  # quicker
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()

@@ -15,6 +15,7 @@ import keras_vit
 from keras_vit.data.shards import find_shards
 from keras_vit.evaluate import feature_store
 from keras_vit.evaluate.feature_store import digest_model, load_features, store_features
+from keras_vit.runtime.compilers import SWITCH
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -111,14 +112,14 @@ def test_a_link_in_place_of_unfinished_rows_is_not_followed(model, images, tmp_p
 def test_a_run_that_continues_has_the_compiler_of_its_first_rows(
     model, images, tmp_path, monkeypatch
 ):
-    """XLA and the graph round differently, and timing may choose another the second time."""
-    monkeypatch.setattr(feature_store, "xla_for_inference", lambda *arguments: True)
+    """XLA and the graph round differently, and another machine may choose another."""
+    monkeypatch.delenv(SWITCH)
     undisturbed = store_features(model, images, tmp_path / "undisturbed", batch_size=4).values
     with monkeypatch.context() as context:
         kill_after(context, 4)
         with pytest.raises(Killed):
             store_features(model, images, tmp_path / "killed", batch_size=4)
-    monkeypatch.setattr(feature_store, "xla_for_inference", lambda *arguments: False)
+    monkeypatch.setenv(SWITCH, "0")
     continued = store_features(model, images, tmp_path / "killed", batch_size=4)
     assert continued.computed == 6 and np.array_equal(continued.values, undisturbed)
     other = store_features(model, images, tmp_path / "graph", batch_size=4).values

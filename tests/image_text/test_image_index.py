@@ -19,13 +19,6 @@ from tests.image_text.towers import write_open_clip, write_vocabulary
 NAMES = ("a.png", "b.png", "c.png", "inner/d.png")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_compiler():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERAS_VIT_TIME_COMPILERS", "0")
-        yield
-
-
 @pytest.fixture(scope="module")
 def towers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clip")

@@ -11,8 +11,7 @@ from tests.image_text.towers import write_open_clip, write_vocabulary
 
 
 @pytest.fixture(autouse=True)
-def _one_compiler(monkeypatch, tmp_path):
-    monkeypatch.setenv("KERAS_VIT_TIME_COMPILERS", "0")
+def _own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime import processors
-from keras_vit.runtime.processors import count_cores, keep_buffers, xla_pays
+from keras_vit.runtime.processors import count_cores, keep_buffers, onednn_is_on
 from tests.fixtures import tiny_config
 from tests.runtime.other_packages import pages_are_always_huge
 from tests.workers import run
@@ -35,22 +35,12 @@ def cpuinfo(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_xla_pays_without_onednn(dtype, cpuinfo):
-    assert xla_pays(dtype, cpuinfo(WITHOUT))
-    assert not xla_pays(dtype, cpuinfo(WITH_ONEDNN))
-
-
-def test_xla_is_left_to_keras_where_it_was_not_measured(cpuinfo):
-    assert not xla_pays("float16", cpuinfo(WITHOUT))
-    assert not xla_pays("float32", cpuinfo(WITHOUT).with_name("missing"))
-
-
-@pytest.mark.parametrize(("setting", "pays"), [("0", True), ("false", True), ("1", False)])
-def test_the_users_setting_of_onednn_counts(setting, pays, cpuinfo, monkeypatch):
-    path = cpuinfo(WITH_ONEDNN if pays else WITHOUT)
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
-    assert xla_pays("float32", path) is pays
+def test_onednn_is_on_as_in_tensorflow(cpuinfo, monkeypatch):
+    assert onednn_is_on(cpuinfo(WITH_ONEDNN)) and not onednn_is_on(cpuinfo(WITHOUT))
+    assert onednn_is_on(cpuinfo(WITHOUT).with_name("missing"))
+    for setting, is_on in (("0", False), ("false", False), ("1", True)):
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
+        assert onednn_is_on(cpuinfo(WITHOUT if is_on else WITH_ONEDNN)) is is_on
 
 
 def test_cores_are_those_that_the_process_may_use(monkeypatch):
@@ -61,34 +51,9 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch):
     assert count_cores() == 64
 
 
-def test_free_cores_are_those_that_other_processes_leave(monkeypatch):
-    readings = iter([(1.0, 10.0, 1.0), (3.0, 15.0, 3.0)])  # wall, all, own
-    monkeypatch.setattr(processors, "_read_clocks", lambda: next(readings))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    free = processors.FreeCores()
-    assert free.count() == 2.5
-    readings = iter([(1.0, 99.0, 2.0)])
-    assert free.count() == 0
-    readings = iter([(3.0, 0.0, 3.0)])  # no /proc/stat
-    assert free.count() == 4
-
-
-def test_the_machines_work_is_read_from_proc(tmp_path):
-    path = tmp_path / "stat"
-    path.write_text("cpu  100 1 10 9000 5000 20 30 200 7 7\ncpu0 50 1 5 4500 2500 10 15 100 3 3\n")
-    assert processors._read_clocks(path)[1] == 361 / os.sysconf("SC_CLK_TCK")
-    for path in (tmp_path, tmp_path / "none", __file__):
-        assert processors._read_clocks(path)[1] == 0
-
-
-def test_under_a_strategy_the_choice_is_left_to_keras(cpuinfo):
-    path = cpuinfo(WITHOUT)
-    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
-        assert not xla_pays("float32", path)
-
-
 @pytest.mark.parametrize(("setting", "jit_compile"), [("0", True), ("1", False)])
 def test_compile_chooses_xla_and_saves_auto(setting, jit_compile, monkeypatch, tmp_path):
+    monkeypatch.delenv("KERAS_VIT_XLA")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
     model = build_vit(tiny_config(depth=1))
     model.compile("sgd", "mse")
@@ -212,6 +177,7 @@ def printed(tmp_path_factory):
     """What the default path prints on a processor with AVX2: without oneDNN, with XLA."""
     variables = {
         "TF_ENABLE_ONEDNN_OPTS": "0",
+        "KERAS_VIT_XLA": "1",
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa=AVX2",
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -181,7 +181,7 @@ class Decode(keras.layers.Layer):
 
 
 def check_predict() -> None:
-    compilers.xla_for_inference = lambda *arguments: True  # not only where it is faster
+    compilers.prefers_xla = lambda *arguments: True  # not only where it is faster
     strings = tf.data.Dataset.from_tensor_slices(
         [image.astype("uint8").tobytes() for image in IMAGES]
     ).batch(4)

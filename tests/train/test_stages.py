@@ -84,9 +84,8 @@ def train(folder=None, kill_after=None, recipe=RECIPE, callbacks=(), **options):
 
 @pytest.fixture
 def short_epochs(monkeypatch):
-    """Epochs of four steps, which XLA does not compile: that takes most of the time."""
+    """Epochs of four steps."""
     monkeypatch.setattr("keras_vit.train.stages._MIN_STEPS", 1)
-    monkeypatch.setattr("keras_vit.runtime.model.prefers_xla", lambda model: False)
 
 
 @pytest.mark.slow

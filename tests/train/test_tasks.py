@@ -25,12 +25,6 @@ RECIPE = keras_vit.train.Recipe(
 )
 
 
-@pytest.fixture(autouse=True)
-def without_xla(monkeypatch):
-    """Compiling takes most of the time."""
-    monkeypatch.setattr("keras_vit.runtime.model.prefers_xla", lambda model: False)
-
-
 def coloured(task, count=48):
     """Images with a level of red and of blue, and what follows from them."""
     rng = np.random.default_rng(0)
