@@ -483,7 +483,8 @@ def main(arguments=None):
         rows = [{"file": s["file"], "records": s["kept"], "bytes": s["bytes"]} for s in summaries]
         counts = [sum(s["classes"].get(str(n), 0) for s in summaries) for n in range(len(labels))]
         index |= {"format": RECORDS, "class_names": labels, "images_of_classes": counts}
-        index["files"] = rows
+        # `read_record_folder` believes no other number than that of the records.
+        index |= {"files": rows, "images": totals["kept"], "images_read": totals["images"]}
     write_whole(f"{options.output}/index.json", json.dumps(index, indent=1).encode())
     print(json.dumps(totals))
 

@@ -13,7 +13,6 @@ from keras_vit.config import take_options
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention_kernels import (
     attend,
-    attend_in_chunks,
     attention_scores,
     merge_heads,
     split_heads,
@@ -188,12 +187,10 @@ class SelfAttention(Layer):
         training: bool | None,
     ) -> keras.KerasTensor:
         """Means of the values, `(B, A, Q, d)`, weighted by the scores: Eq. 6 and 7."""
-        kernel, size = attend, self.options.query_chunk_size
-        if size is not None:
-            kernel = functools.partial(attend_in_chunks, size)
         dropped = training and self.options.attention_dropout_rate > 0
         dropout = functools.partial(self.attention_dropout, training=True) if dropped else None
-        return kernel(queries, keys, values, added, attention_mask, dropout)
+        size = self.options.query_chunk_size
+        return attend(queries, keys, values, added, attention_mask, dropout, size)
 
     def join(self, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         """Output `(B, Q, D)` of the means of all heads, `(B, A, Q, d)`: Eq. 8."""

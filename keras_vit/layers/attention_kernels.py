@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
@@ -82,8 +83,9 @@ def attend(
     added: keras.KerasTensor | None,
     attention_mask: keras.KerasTensor | None,
     dropout: Dropout | None,
+    chunk_size: int | None = None,
 ) -> keras.KerasTensor:
-    """Means of the values, Eq. 7, by a kernel of the backend where it has one.
+    """Means of the values, Eq. 7.
 
     Args:
         queries: Float tensor of shape `(B, A, Q, d)`.
@@ -92,37 +94,28 @@ def attend(
         added: As for `attention_scores`.
         attention_mask: As for `attention_scores`.
         dropout: What is done to the scores in training, or `None`.
+        chunk_size: Queries whose scores are computed at a time. `None` is all, by a kernel of the
+            backend where it has one.
 
     Returns:
         Float tensor of shape `(B, A, Q, d)`.
     """
-    plain = added is None and attention_mask is None and dropout is None
-    if plain and queries.shape[2] == keys.shape[2] and fusion_pays(queries):
+    count = queries.shape[2]
+    plain = added is None and attention_mask is None and dropout is None and chunk_size is None
+    if plain and count == keys.shape[2] and fusion_pays(queries):
         return fused_attention(queries, keys, values)
-    scores = attention_scores(queries, keys, added, attention_mask)
-    return ops.matmul(scores if dropout is None else dropout(scores), values)
 
+    def attend_to(queries: keras.KerasTensor, *rows: keras.KerasTensor | None) -> Any:
+        scores = attention_scores(queries, keys, *rows)
+        return ops.matmul(scores if dropout is None else dropout(scores), values)
 
-def attend_in_chunks(
-    size: int,
-    queries: keras.KerasTensor,
-    keys: keras.KerasTensor,
-    values: keras.KerasTensor,
-    added: keras.KerasTensor | None,
-    attention_mask: keras.KerasTensor | None,
-    dropout: Dropout | None,
-) -> keras.KerasTensor:
-    """As `attend`, for `size` queries after another: the scores of a chunk alone are kept."""
-
-    def rows(x: keras.KerasTensor | None, chunk: slice) -> keras.KerasTensor | None:
-        return x if x is None or x.shape[2] == 1 else x[:, :, chunk]
-
+    if chunk_size is None or chunk_size >= count:
+        return attend_to(queries, added, attention_mask)
     parts: list[keras.KerasTensor] = []
-    for start in range(0, queries.shape[2], size):
-        chunk = slice(start, start + size)
+    for start in range(0, count, chunk_size):
+        chunk = slice(start, start + chunk_size)
+        rows = (x if x is None or x.shape[2] == 1 else x[:, :, chunk]
+                for x in (added, attention_mask))  # fmt: skip
         with depend_on(parts[-1:]):  # else TensorFlow computes all chunks at once
-            scores = attention_scores(
-                queries[:, :, chunk], keys, rows(added, chunk), rows(attention_mask, chunk)
-            )
-            parts.append(ops.matmul(scores if dropout is None else dropout(scores), values))
-    return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+            parts.append(attend_to(queries[:, :, chunk], *rows))
+    return ops.concatenate(parts, axis=2)

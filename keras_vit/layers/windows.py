@@ -86,18 +86,19 @@ class WindowAttention(SelfAttention):
         attention_mask: keras.KerasTensor | None,
         training: bool | None,
     ) -> keras.KerasTensor:
-        windows, prefix, known = self._windows, self._windows.prefix, None
+        windows, prefix = self._windows, self._windows.prefix
         outside = windows.outside()
         if outside is not None:
             patches = outside.shape[1] - prefix
-            rows = np.repeat(~outside[:, None, None], patches, axis=2)  # ONNX has one a query
-            known = ops.tile(ops.convert_to_tensor(rows), (ops.shape(queries)[0], 1, 1, 1))
+            rows = np.repeat(outside[:, None, None], patches, axis=2)  # ONNX has one a query
+            added = ops.cast(ops.convert_to_tensor(np.where(rows, -1e9, 0)), queries.dtype)
+            added = ops.tile(added, (ops.shape(queries)[0], 1, 1, 1))  # (B * windows, 1, P, keys)
         inside = windows.split(queries[:, :, prefix:])  # (B * windows, A, patches, d)
         around = windows.around(keys), windows.around(values)
-        x = windows.join(super().attend(inside, *around, added, known, training))
+        x = windows.join(super().attend(inside, *around, added, None, training))
         if not prefix:
             return x
-        before = super().attend(queries[:, :, :prefix], keys, values, added, None, training)
+        before = super().attend(queries[:, :, :prefix], keys, values, None, None, training)
         return ops.concatenate([before, x], axis=2)  # (B, A, T, d)
 
     def num_pairs(self, num_queries: int, num_tokens: int) -> int:
