@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from keras_vit.resize import num_biases
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+@dataclasses.dataclass(frozen=True)
 class RelativeKeys:
     """Learned embeddings of the distance between two tokens, added to the keys.
 
@@ -50,6 +52,7 @@ class RelativeKeys:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+@dataclasses.dataclass(frozen=True)
 class RelativeBias:
     """Learned biases of every head by the rows and columns between two patches, as in BEiT.
 
@@ -60,9 +63,11 @@ class RelativeBias:
         class_token: Whether one token precedes the patches.
     """
 
-    def __init__(self, grid: tuple[int, int], class_token: bool = False):
-        self.grid = pair("grid", grid)
-        self.class_token = class_token
+    grid: tuple[int, int]
+    class_token: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grid", pair("grid", self.grid))
 
     def build(self, attention: Any, num_tokens: int, num_heads: int, d: int) -> None:
         """Adds the weights to an attention layer: see `RelativeKeys.build`.
@@ -98,7 +103,7 @@ class RelativeBias:
         return 0
 
     def get_config(self) -> dict[str, Any]:
-        return {"grid": self.grid, "class_token": self.class_token}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
