@@ -14,8 +14,8 @@ from keras_vit.checks import pair
 from keras_vit.resize import num_biases
 
 
-@keras.saving.register_keras_serializable("keras_vit")
 @dataclasses.dataclass(frozen=True)
+@keras.saving.register_keras_serializable("keras_vit")
 class RelativeKeys:
     """Learned embeddings of the distance between two tokens, added to the keys.
 
@@ -51,8 +51,8 @@ class RelativeKeys:
         return cls(**config)
 
 
-@keras.saving.register_keras_serializable("keras_vit")
 @dataclasses.dataclass(frozen=True)
+@keras.saving.register_keras_serializable("keras_vit")
 class RelativeBias:
     """Learned biases of every head by the rows and columns between two patches, as in BEiT.
 
