@@ -81,7 +81,6 @@ class SelfAttention(Layer):
         rotation_shape: Shape | None = None,
         attention_mask_shape: Shape | None = None,
     ) -> None:
-        del rotation_shape, attention_mask_shape
         _, num_tokens, width = tokens_shape
         if self.options.head_width is None:
             check_heads(width, self.options.num_heads)
@@ -174,7 +173,6 @@ class SelfAttention(Layer):
 
     def mask(self, queries: keras.KerasTensor, keys: keras.KerasTensor, attention_mask: Any) -> Any:
         """What `attention_mask` becomes, for derived classes."""
-        del queries, keys
         return attention_mask
 
     def attend(

@@ -88,8 +88,7 @@ class TransformerBlock(Layer):
         rotation_shape: Shape | None = None,
         attention_mask_shape: Shape | None = None,
     ) -> None:
-        del rotation_shape, attention_mask_shape
-        policy = self.dtype_policy
+        rate, policy = self.stochastic_depth_rate, self.dtype_policy
         self.attention_norm = self._norm("attention_norm")
         self.attention = self.__dict__["_own_attention"] or self.attention_class(
             **vars(self.options), dtype=policy, name="attention"
@@ -105,9 +104,7 @@ class TransformerBlock(Layer):
         for part in parts:
             part.build(tokens_shape)
         # Dropout with one decision an image is stochastic depth.
-        self.stochastic_depth = keras.layers.Dropout(
-            self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=policy
-        )
+        self.stochastic_depth = keras.layers.Dropout(rate, noise_shape=(None, 1, 1), dtype=policy)
 
     def _norm(self, name: str) -> keras.layers.Layer:
         kind, epsilon = self.options.norm, self.options.norm_epsilon
