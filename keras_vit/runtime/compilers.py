@@ -34,12 +34,12 @@ class Rule(NamedTuple):
     fit: bool
 
 
-# XLA's speed over the graph's, one and eight images, of Ti/16, S/16 and B/16 (docs/performance.md,
-# "XLA on processors", names the processors). float16 has no fast products on most of them.
+# XLA's speed over the graph's is in docs/performance.md, "XLA on processors". float16 has no fast
+# products on most processors, and was not measured.
 RULES = (
-    Rule("float32", True, predict=True, fit=False),  # 0.92 to 2.1 (AMX, Zen 4, Zen 5); fit 0.91
-    Rule("bfloat16", True, predict=False, fit=False),  # 0.5 to 0.85, Ti/16 1.26; fit 0.57
-    Rule("float32", False, predict=True, fit=True),  # 1.0 to 1.3 (Zen 3); fit 1.2
+    Rule("float32", True, predict=True, fit=False),  # 1.01 to 1.36
+    Rule("bfloat16", True, predict=False, fit=False),  # 0.55 to 1.03
+    Rule("float32", False, predict=True, fit=True),
     Rule("bfloat16", False, predict=True, fit=True),
 )
 
