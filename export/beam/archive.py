@@ -76,11 +76,25 @@ def read_file(path):
         yield path, b"", label, f"cannot be opened: {error!r:.200}"
 
 
+class Member(tarfile.TarInfo):
+    """A member of a tar, whose end is an empty block: `tarfile` takes a cut header for it too."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_):
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError) as error:
+            raise EOFError("the empty block at its end is missing") from error
+
+
 def read_tar(path):
     """The images of a tar, in which members of one name up to the first dot follow one another."""
     last, image, label = None, None, None
     try:
-        with FileSystems.open(path) as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+        with (
+            FileSystems.open(path) as file,
+            tarfile.open(fileobj=file, mode="r|*", tarinfo=Member) as tar,
+        ):
             for member in tar:
                 folder, base = os.path.split(member.name)
                 stem, _, ending = base.partition(".")
