@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -58,7 +57,13 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
 
     Raises:
         ImportError: If `ai_edge_litert` is not installed.
+        ValueError: If the file has no model card at its end.
     """
+    try:  # it stands at the end: LiteRT 1.2 ends the process on a file that is cut off
+        with zipfile.ZipFile(path) as archive:
+            card = archive.open("model_card.json").read(MAX_BYTES)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"{path} is damaged, or no file that `export_litert` wrote.") from error
     runner = _interpreter(path).get_signature_runner("serving_default")
     details = runner.get_input_details()
     fixed = int(next(iter(details.values()))["shape_signature"][0])
@@ -75,10 +80,7 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
         outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {name: values[:count] for name, values in outputs.items()}
 
-    run.card = None  # type: ignore[attr-defined]
-    with contextlib.suppress(zipfile.BadZipFile, KeyError), zipfile.ZipFile(path) as archive:
-        card = archive.open("model_card.json").read(MAX_BYTES)
-        run.card = card.decode()  # type: ignore[attr-defined]
+    run.card = card.decode()  # type: ignore[attr-defined]
     return run
 
 

@@ -15,7 +15,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.export.inference import POLICIES, check_labels, check_model, prepare
 from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.runners import load_litert
+from keras_vit.export.runners import _interpreter
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verification_images
 from keras_vit.models.vit import build_vit
@@ -216,7 +216,7 @@ def test_operators_unsupported_by_litert(tmp_path):
 def test_a_missing_litert_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformer\[litert\]"):
-        load_litert(tmp_path / "tiny.tflite")
+        _interpreter(tmp_path / "tiny.tflite")
 
 
 def test_any_model_with_preprocessing_can_be_exported(tmp_path):
