@@ -8,6 +8,8 @@ import numpy as np
 from keras_vit.config import ViTConfig, make_config
 from keras_vit.models.vit import build_vit
 
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
 
 def tiny_config(**changes) -> ViTConfig:
     """A ViT of two blocks for 32 x 32 images in ten classes."""

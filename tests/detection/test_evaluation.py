@@ -40,7 +40,7 @@ class Detector(keras.Model):
 
 def detector(corners, labels, confidence):
     x = keras.Input((32, 64, 3))
-    model = Detector(x, x)
+    model = Detector(x, keras.layers.Identity()(x))
     model.answer = corners, labels, confidence
     return model
 

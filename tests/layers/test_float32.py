@@ -8,6 +8,7 @@ import keras_vit
 from keras_vit.export.inference import prepare
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.runtime.private_names import flatten_layers
+from tests.fixtures import KERAS
 
 STREAM = ["patch_norm", "embedding_dropout", "embedding_norm"]
 HEADS = ["head", "head_distillation", "mean_logits", "predictions"]
@@ -35,6 +36,8 @@ def float32_layers(model):
 @pytest.mark.parametrize("quantized", [False, True])
 def test_layers_of_a_float32_model_stay_float32_in_half_precision_exports(tmp_path, quantized):
     model = distilled()
+    if quantized and KERAS < (3, 12):
+        pytest.skip("Keras 3.11 quantises all layers")
     if quantized:
         model.quantize("int8", filters=["block", "head"])
     model.save(tmp_path / "model.keras")

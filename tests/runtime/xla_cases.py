@@ -14,7 +14,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.runtime import compilers
 from keras_vit.segmentation.model import build_segmenter
-from tests.fixtures import tiny_config, tiny_vit
+from tests.fixtures import KERAS, tiny_config, tiny_vit
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
@@ -227,6 +227,8 @@ def check_known_steps(uses_xla: bool) -> None:
         assert model.jit_compile is uses_xla
         if uses_xla:
             assert len(model.test_function._shapes) == 2  # of 3 images, and of the rest
+    if KERAS < (3, 12):
+        return  # its losses multiply labels by masks, which is not known to mean the same
     segmenter = build_segmenter(keras_vit.build_vit(tiny_config(depth=1, classes=None)), 4)
     iou = keras.metrics.MeanIoU(4, ignore_class=255, sparse_y_pred=False)
     segmenter.compile("sgd", SPARSE(from_logits=True, ignore_class=255), metrics=[iou])
