@@ -28,7 +28,7 @@ from keras_vit.families.keys import (
 from keras_vit.families.rules import Layout
 from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json
-from keras_vit.weights.processors import (
+from keras_vit.weights.image_processors import (
     OWN,
     find_processor,
     processor_size,

@@ -31,7 +31,7 @@ from keras_vit.families.keys import (
 )
 from keras_vit.families.rules import Layout
 from keras_vit.variants import NAMES, find_config
-from keras_vit.weights.processors import (
+from keras_vit.weights.image_processors import (
     OWN,
     PROCESSORS,
     WRITTEN,

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data.transforms import eval_transform
-from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
+from keras_vit.weights.image_processors import timm_preprocessing, transformers_preprocessing
 from scripts.golden.eval_cases import IMAGES, all_images, is_scale, values
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"

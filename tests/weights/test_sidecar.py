@@ -16,9 +16,9 @@ from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
 from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
+from keras_vit.weights.image_processors import PROCESSORS
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
-from keras_vit.weights.processors import PROCESSORS
 from keras_vit.weights.save import save_weights
 from keras_vit.weights.sidecar import MODEL_TYPES, TIMM_MODELS
 from keras_vit.weights.timm_settings import timm_settings

@@ -23,7 +23,7 @@ from keras_vit.families import google
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import find_config, find_variant
-from keras_vit.weights.processors import timm_preprocessing
+from keras_vit.weights.image_processors import timm_preprocessing
 from keras_vit.weights.timm_settings import timm_pixels, timm_settings
 from tests.sweep import RECORD, arrays, images, patches_of, read_record
 

@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
-from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
+from keras_vit.weights.image_processors import timm_preprocessing, transformers_preprocessing
 
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 DEIT = {"feature_extractor_type": "DeiTFeatureExtractor", "size": 256, "crop_size": 224, **HALF}
