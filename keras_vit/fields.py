@@ -9,6 +9,7 @@ source files; an editor shows it with the default, in the signature of the const
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import textwrap
 from typing import TypeVar
 
@@ -34,10 +35,11 @@ def descriptions_of(cls: type) -> dict[str, str]:
 def documented(cls: _Class) -> _Class:
     """Adds the descriptions of a dataclass's fields to its docstring, before `Raises`."""
     if cls.__doc__:  # None under python -OO
-        before, raises, after = cls.__doc__.partition("    Raises:\n")
-        lines = [f"{before.rstrip()}\n\n    Args:"]
+        # Python 3.13 takes the indentation away, which 3.12 leaves.
+        before, raises, after = inspect.cleandoc(cls.__doc__).partition("Raises:\n")
+        lines = [f"{before.rstrip()}\n\nArgs:"]
         for name, text in descriptions_of(cls).items():
             entry = textwrap.fill(f"{name}: {text}", 92, subsequent_indent="    ")
-            lines.append(textwrap.indent(entry, " " * 8))
-        cls.__doc__ = "\n".join([*lines, "", raises + after if raises else "    "])
+            lines.append(textwrap.indent(entry, " " * 4))
+        cls.__doc__ = "\n".join([*lines, "", raises + after])
     return cls

@@ -143,9 +143,7 @@ class SelfAttention(Layer):
         return self.join(x, training), scores
 
     def project(
-        self,
-        tokens: keras.KerasTensor,
-        rotation: Rotation | None = None,
+        self, tokens: keras.KerasTensor, rotation: Rotation | None = None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
         """Queries, keys and values of all heads, each of shape `(B, A, T, d)`: Eq. 5."""
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]

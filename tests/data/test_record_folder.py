@@ -134,7 +134,7 @@ def test_more_or_fewer_images_than_the_index_promises_are_an_error(counts, image
         ({"class_names": ["a", "a", "b"]}, "one twice"),
         ({"class_names": 3}, "TypeError"),
         ({"files": [5]}, "TypeError"),
-        ({"files": [{"file": "x\0y", "records": 12, "bytes": 1}]}, "null byte"),
+        ({"files": [{"file": "x\0y", "records": 12, "bytes": 1}]}, "embedded null"),
         ({"files": [{"file": "../a", "records": 12, "bytes": 1}]}, "files of other folders"),
     ],
 )

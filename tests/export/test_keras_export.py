@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import keras
@@ -58,6 +59,8 @@ CASES = [(family, format) for family in FAMILIES for format in FORMATS]
 )
 def test_files_of_keras_give_the_models_outputs(family, format, tmp_path):
     pytest.importorskip(f"keras.src.export.{format.removeprefix('tf_')}")  # newer formats
+    if format == "openvino" and sys.version_info >= (3, 13):
+        pytest.skip("OpenVINO deletes a local variable by `exec`, which Python 3.13 does not allow")
     model = tiny_vit(**FAMILIES[family], depth=1)
     images = np.asarray(images_for(model, 3), "float32")
     name, run = FORMATS[format]
