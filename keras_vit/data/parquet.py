@@ -25,9 +25,10 @@ from keras_vit.data.folder import examine_bytes, report_problems
 from keras_vit.data.image_set import ImageSet, read_records
 from keras_vit.data.parquet_pages import (
     MAX_GROUP_BYTES,
-    check_open,
+    RowGroup,
     check_size,
     find_leaves,
+    read_row_groups,
     read_values,
 )
 from keras_vit.data.shards import Shards
@@ -131,7 +132,7 @@ def read_parquet(
     source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} Parquet files)"
     columns, groups = _open_all(found, image_name, label_name, labelled, max_group_bytes)
     if not groups:
-        raise ValueError(f"There are no rows in {printable(source)}.")
+        raise ValueError(f"There are no rows in {printable(', '.join(found))}.")
     starts = [group.first for group in groups]
     count = starts[-1] + groups[-1].rows
 
@@ -169,7 +170,7 @@ def _open_all(
     groups: list[_Group] = []
     total = largest = 0
     for path in paths:
-        with _open(path) as file:
+        with _open(path) as (file, found):
             columns = _find_columns(path, file.schema_arrow, image, label, labelled)
             first = first or columns
             if columns != first:
@@ -181,12 +182,9 @@ def _open_all(
             (leaf,) = find_leaves(file.schema, columns.image)
             if file.metadata.num_rows > max(_FEW_ROWS, size // _MIN_ROW_BYTES):
                 raise ValueError(f"{file.metadata.num_rows:,} rows in {size:,} bytes")
-            for number in range(file.metadata.num_row_groups):
-                found = file.metadata.row_group(number)
-                rows, largest = found.num_rows, max(largest, found.total_byte_size)
-                column = found.column(leaf)
-                stored = min(size, column.total_compressed_size)
-                check_size(path, number, column.total_uncompressed_size, stored, limit)
+            for number, facts in enumerate(found):
+                rows, largest, chunk = facts.rows, max(largest, facts.unpacked), facts.chunks[leaf]
+                check_size(path, number, chunk.unpacked, min(size, chunk.stored), limit)
                 if rows:
                     groups.append(_Group(path, number, start, total, rows, limit))
                 start, total = start + rows, total + rows
@@ -202,16 +200,15 @@ def _open_all(
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[Any]:
-    """Opens a file with pyarrow, and names it in errors."""
+def _open(path: str) -> Iterator[tuple[Any, list[RowGroup]]]:
+    """Opens a file with pyarrow, reads what it says of row groups, and names it in errors."""
     with needing("parquet", "Reading Parquet files needs pyarrow"):
         import pyarrow
         import pyarrow.parquet
     problem = "is no Parquet file that can be read, or it is damaged or cut off"
     with refusing(path, problem, "Copy or write it again."), open_regular(path) as file:
         opened = pyarrow.parquet.ParquetFile(file)
-        check_open(path)
-        yield opened
+        yield opened, read_row_groups(path)
 
 
 def _find_columns(
@@ -284,9 +281,9 @@ def _read_images(group: _Group, columns: _Columns) -> Iterator[list[bytes | None
 def _read(groups: Sequence[_Group], name: str, most: int) -> Iterator[list[Any]]:
     """The values of a column in row groups of one file."""
     path = groups[0].path
-    with _open(path) as file:
+    with _open(path) as (file, found):
         for group in groups:
-            yield from read_values(path, file, group.number, name, most, group.limit)
+            yield from read_values(path, file, found, group.number, name, most, group.limit)
 
 
 def _find_bad(
@@ -351,11 +348,13 @@ def read_column(paths: Sequence[str], names: Sequence[str]) -> list[Any]:
     """The values of the first of some columns that files have, one for every row."""
     values: list[Any] = []
     for path in paths:
-        with _open(path) as file:
+        with _open(path) as (file, groups):
             name = next((name for name in names if name in file.schema_arrow.names), None)
             if name is None:
                 raise ValueError(f"{printable(path)} has no column {' or '.join(names)}.")
-            for group in range(file.metadata.num_row_groups):
-                parts = read_values(path, file, group, name, _LABELS_AT_ONCE, MAX_GROUP_BYTES)
+            for group in range(len(groups)):
+                parts = read_values(
+                    path, file, groups, group, name, _LABELS_AT_ONCE, MAX_GROUP_BYTES
+                )
                 values += itertools.chain.from_iterable(parts)
     return values

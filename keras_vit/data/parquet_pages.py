@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from keras_vit.errors import printable
 from keras_vit.reading import open_regular
@@ -18,7 +18,28 @@ MAX_GROUP_BYTES = 1 << 26  # that a row group may unpack to; reading five at onc
 _RATIO = 2  # ... or so many times its bytes in the file: encoded images hardly compress
 _AT_ONCE = 1 << 25  # bytes of the values that pyarrow makes at once
 _STRUCT, _SIZES = 12, {1: 1, 2: 1, 3: 1, 7: 8, 8: 0}  # bytes of values; 0 is that they say it
-_ENCRYPTION = (4, 1, 8)  # `row_groups`, `columns` and `crypto_metadata`
+_INTEGERS = {5: 2**32 - 1, 6: 2**64 - 1}
+_BYTE_ARRAY = 6  # the type of values of any length
+
+
+class Chunk(NamedTuple):
+    """A column of a row group: the type of its values, its bytes, and where it starts.
+
+    `stored` are its bytes in the file, `unpacked` those in memory.
+    """
+
+    kind: int
+    unpacked: int
+    stored: int
+    start: int
+
+
+class RowGroup(NamedTuple):
+    """A row group: its bytes in memory, its rows, and the columns that hold values."""
+
+    unpacked: int
+    rows: int
+    chunks: tuple[Chunk, ...]
 
 
 def check_size(path: str, group: int, unpacked: int, stored: int, limit: int) -> None:
@@ -44,13 +65,14 @@ def check_size(path: str, group: int, unpacked: int, stored: int, limit: int) ->
 
 
 def read_values(
-    path: str, file: Any, group: int, name: str, most: int, limit: int
+    path: str, file: Any, groups: list[RowGroup], group: int, name: str, most: int, limit: int
 ) -> Iterator[list[Any]]:
     """Reads a column of a row group in parts, after the sizes of its pages are checked.
 
     Args:
         path: The file.
         file: It as a `pyarrow.parquet.ParquetFile`.
+        groups: What `read_row_groups` says about it.
         group: Number of the row group.
         name: The column; `a.b` is the field `b` of the structs in `a`.
         most: Values at once, of long ones fewer.
@@ -65,12 +87,12 @@ def read_values(
     """
     from pyarrow.types import is_struct
 
-    facts = file.metadata.row_group(group)
     stored = longest = 0
-    for column in map(facts.column, find_leaves(file.schema, name)):
-        size, largest = _measure_pages(path, group, column, limit)
+    for leaf in find_leaves(file.schema, name):
+        chunk = groups[group].chunks[leaf]
+        size, largest = _measure_pages(path, group, chunk, limit)
         stored += size
-        if column.physical_type == "BYTE_ARRAY":  # each may be as long as a page, or a dictionary
+        if chunk.kind == _BYTE_ARRAY:  # each may be as long as a page, or a dictionary
             longest = max(longest, largest)
     most = max(1, min(most, _AT_ONCE // max(longest, 1)))
     count = unpacked = 0
@@ -79,8 +101,8 @@ def read_values(
         count, unpacked = count + len(part), unpacked + batch.nbytes
         check_size(path, group, unpacked, stored, limit)
         yield (part.flatten()[0] if is_struct(part.type) else part).to_pylist()
-    if count != facts.num_rows:
-        raise ValueError(f"row group {group} has {count:,} values in {facts.num_rows:,} rows")
+    if count != (rows := groups[group].rows):
+        raise ValueError(f"row group {group} has {count:,} values in {rows:,} rows")
 
 
 def find_leaves(schema: Any, name: str) -> list[int]:
@@ -89,16 +111,13 @@ def find_leaves(schema: Any, name: str) -> list[int]:
     return [index for index, path in enumerate(paths) if f"{path}.".startswith(f"{name}.")]
 
 
-def _measure_pages(path: str, group: int, column: Any, limit: int) -> tuple[int, int]:
+def _measure_pages(path: str, group: int, chunk: Chunk, limit: int) -> tuple[int, int]:
     """Bytes of all pages in the file, and of the largest in memory."""
-    starts = [column.data_page_offset]
-    if column.has_dictionary_page and column.dictionary_page_offset > 0:
-        starts.append(column.dictionary_page_offset)
-    end = min(starts) + column.total_compressed_size
+    end = chunk.start + chunk.stored
     stored = unpacked = largest = 0
     with open_regular(path) as stream:
         end = min(end, os.fstat(stream.fileno()).st_size)
-        stream.seek(min(starts))
+        stream.seek(chunk.start)
         while stream.tell() < end:
             page = {
                 path[0]: x for path, x in _read_fields(stream) if len(path) == 1 and x is not None
@@ -111,15 +130,42 @@ def _measure_pages(path: str, group: int, column: Any, limit: int) -> tuple[int,
     return stored, largest
 
 
-def check_open(path: str) -> None:
-    """Raises ValueError if columns are encrypted, at whose sizes pyarrow ends the process."""
+def read_row_groups(path: str) -> list[RowGroup]:
+    """Reads what the footer says about row groups.
+
+    pyarrow ends the process where one asks it about a column that is encrypted, or whose histogram
+    of levels has another size than its type says; reading such columns only raises.
+
+    Raises:
+        ValueError: If columns are encrypted.
+    """
     with open_regular(path) as stream:
         stream.seek(-8, os.SEEK_END)
         size = int.from_bytes(stream.read(4), "little")
         stream.seek(-8 - size, os.SEEK_END)
         footer = io.BytesIO(stream.read(size))
-    if any(field == _ENCRYPTION for field, _ in _read_fields(footer)):
-        raise ValueError("its columns are encrypted")
+    groups: dict[int, dict[int, int]] = {}
+    chunks: dict[int, dict[int, dict[int, int]]] = {}
+    for field, value in _read_fields(footer):
+        match field:  # the numbers of fields are those of parquet.thrift
+            case 4, group, (2 | 3) as number:  # `total_byte_size` and `num_rows`
+                groups.setdefault(group, {})[number] = value or 0
+            case 4, _, 1, _, 8:  # `crypto_metadata`
+                raise ValueError("its columns are encrypted")
+            case 4, group, 1, column, 3, number if value is not None:  # `meta_data`
+                chunks.setdefault(group, {}).setdefault(column, {})[number] = value
+    found = []
+    for group in range(len(groups)):  # a number that is missing in between is an error
+        facts, columns = groups[group], chunks.get(group, {})
+        leaves = tuple(_as_chunk(columns[leaf]) for leaf in range(len(columns)))
+        found.append(RowGroup(facts[2], facts[3], leaves))
+    return found
+
+
+def _as_chunk(facts: dict[int, int]) -> Chunk:
+    data, dictionary = facts[9], facts.get(11, 0)
+    start = min(data, dictionary) if dictionary > 0 else data
+    return Chunk(kind=facts[1], unpacked=facts[6], stored=facts[7], start=start)
 
 
 def _read_fields(
@@ -128,23 +174,23 @@ def _read_fields(
     """Reads a value in Thrift's compact protocol, a header or a footer.
 
     Yields:
-        The numbers of every field and of those that it is in, outermost first, and its value, if it
-        is an integer of 32 bits.
+        The numbers of every field and of those that it is in, outermost first, with the positions
+        in lists between them, and its value, if it is an integer of 32 or 64 bits.
     """
     if kind == _STRUCT:
         field = 0
         while inner := (byte := stream.read(1)[0]) & 15:
             field = field + (byte >> 4) if byte >> 4 else _signed(_read_number(stream))
-            if inner == 5:
-                yield (*path, field), _signed(_read_number(stream) & 0xFFFFFFFF)
+            if inner in _INTEGERS:
+                yield (*path, field), _signed(_read_number(stream) & _INTEGERS[inner])
                 continue
             yield (*path, field), None
             if inner not in (1, 2):  # true and false
                 yield from _read_fields(stream, inner, (*path, field))
     elif kind in (9, 10):  # list and set
         byte = stream.read(1)[0]
-        for _ in range(_read_number(stream) if byte >> 4 == 15 else byte >> 4):
-            yield from _read_fields(stream, byte & 15, path)
+        for index in range(_read_number(stream) if byte >> 4 == 15 else byte >> 4):
+            yield from _read_fields(stream, byte & 15, (*path, index))
     elif kind in (4, 5, 6):
         _read_number(stream)
     elif kind in _SIZES:

@@ -145,13 +145,16 @@ def test_pages_are_measured_before_they_are_unpacked(codec, options, tmp_path):
     write_zeros(path, compression=codec, data_page_size=300_000, **options)
     with pyarrow.parquet.ParquetFile(path) as file:
         column = file.metadata.row_group(0).column(0)
-    stored, largest = parquet_pages._measure_pages(str(path), 0, column, 1 << 30)
-    assert 0 <= column.total_compressed_size - stored < 2_000  # headers
-    assert 300_000 <= largest <= column.total_uncompressed_size
+    (chunk, *_) = parquet_pages.read_row_groups(str(path))[0].chunks
+    assert chunk.stored == column.total_compressed_size
+    assert chunk.unpacked == column.total_uncompressed_size
+    stored, largest = parquet_pages._measure_pages(str(path), 0, chunk, 1 << 30)
+    assert 0 <= chunk.stored - stored < 2_000  # headers
+    assert 300_000 <= largest <= chunk.unpacked
     if codec == "none":
         return
     with pytest.raises(ValueError, match="of row group 0 unpack to"):
-        parquet_pages._measure_pages(str(path), 0, column, column.total_uncompressed_size // 3)
+        parquet_pages._measure_pages(str(path), 0, chunk, chunk.unpacked // 3)
 
 
 def test_a_page_that_is_larger_than_the_footer_says_is_refused(tmp_path):
@@ -220,6 +223,18 @@ def test_encrypted_columns_are_refused_before_their_sizes_are_read(columns, sign
         size = int.from_bytes(content[-8:-4], "little") - 28
         path.write_bytes(content[:-36] + size.to_bytes(4, "little") + b"PAR1")
     with pytest.raises(DamagedFileError, match=r"a\.parquet .*its columns are encrypted"):
+        read_parquet(path)
+
+
+def test_a_histogram_of_another_size_is_refused(tmp_path):
+    """pyarrow ends the process where one asks it about such a column."""
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"image": PICTURES, "label": LABELS}), path)
+    content = path.read_bytes()
+    optional, required = b"\x02\x18\x05image", b"\x00\x18\x05image"
+    assert content.count(optional) == 1
+    path.write_bytes(content.replace(optional, required))
+    with pytest.raises(DamagedFileError, match=r"a\.parquet .*histogram size mismatch"):
         read_parquet(path)
 
 
