@@ -180,8 +180,11 @@ def _open_all(
                 )
             start, size = 0, os.stat(path).st_size
             (leaf,) = find_leaves(file.schema, columns.image)
-            if file.metadata.num_rows > max(_FEW_ROWS, size // _MIN_ROW_BYTES):
-                raise ValueError(f"{file.metadata.num_rows:,} rows in {size:,} bytes")
+            counts, count = [facts.rows for facts in found], file.metadata.num_rows
+            if min(counts, default=0) < 0 or sum(counts) != count:
+                raise ValueError(f"its row groups have {counts[:9]} rows, of {count:,} in the file")
+            if count > max(_FEW_ROWS, size // _MIN_ROW_BYTES):
+                raise ValueError(f"{count:,} rows in {size:,} bytes")
             for number, facts in enumerate(found):
                 rows, largest, chunk = facts.rows, max(largest, facts.unpacked), facts.chunks[leaf]
                 check_size(path, number, chunk.unpacked, min(size, chunk.stored), limit)

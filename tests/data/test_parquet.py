@@ -238,6 +238,17 @@ def test_a_histogram_of_another_size_is_refused(tmp_path):
         read_parquet(path)
 
 
+@pytest.mark.parametrize("rows", [-1, 5])
+def test_other_numbers_of_rows_than_the_file_has_are_refused(rows, tmp_path, monkeypatch):
+    read = parquet.read_row_groups
+    monkeypatch.setattr(
+        parquet, "read_row_groups", lambda path: [x._replace(rows=rows) for x in read(path)]
+    )
+    write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DamagedFileError, match=r"a\.parquet .*its row groups have .* of 12 in the"):
+        read_parquet(tmp_path / "a.parquet")
+
+
 def test_more_rows_than_a_file_can_hold_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "_FEW_ROWS", 11)
     monkeypatch.setattr(parquet, "_MIN_ROW_BYTES", 1 << 20)
