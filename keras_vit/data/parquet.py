@@ -151,7 +151,9 @@ def read_parquet(
     report_problems(skipped, unreadable, source, count)
     kept = np.ones(count, bool)
     kept[list(bad)] = False
-    images = _as_records(f"{source}, {columns.label}", known, groups, columns, kept, labels)
+    images = _as_records(
+        f"{source}, {columns.label}", known, groups, columns, kept, labels, max_pixels
+    )
     rows = np.flatnonzero(kept).tolist()
     return dataclasses.replace(
         images,
@@ -316,6 +318,7 @@ def _as_records(
     columns: _Columns,
     kept: np.ndarray,
     labels: np.ndarray,
+    max_pixels: int,
 ) -> ImageSet:
     """Reads row groups as files of records: the rows that are kept, with their labels."""
     digest = hashlib.sha256(labels.tobytes() + kept.tobytes()).hexdigest()[:16]
@@ -328,7 +331,7 @@ def _as_records(
         images = np.array(list(itertools.chain(*_read_images(group, columns))), object)[kept[rows]]
         if None in images:
             raise ValueError(f"{printable(group.path)} has a row without an image.")
-        images = np.array([as_png(image) for image in images], object)
+        images = np.array([as_png(image, max_pixels) for image in images], object)
         return images, labels[rows][kept[rows]]
 
     def read(key: Any) -> tf.data.Dataset:

@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterable
 from typing import IO, Any, NamedTuple
 
+from keras_vit.data.headers import MAX_PIXELS
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.labelled_set import ITEM_SEPARATOR
 from keras_vit.data.tiff import as_png, load_bytes
@@ -172,8 +173,11 @@ def check_unchanged(path: str, found: os.stat_result, changed: int) -> None:
         )
 
 
-def load_item(item: Any) -> Any:
-    """Reads the bytes of an image, or of a record, at their place in a file; a string tensor."""
+def load_item(item: Any, max_pixels: int = MAX_PIXELS) -> Any:
+    """Reads the bytes of an image, or of a record, at their place in a file; a string tensor.
+
+    `max_pixels` is as for `as_png`.
+    """
 
     # `FixedLengthRecordDataset`, without Python, takes 8 ms of an image, this 0.3.
     def read(item: str) -> bytes:
@@ -181,6 +185,6 @@ def load_item(item: Any) -> Any:
         with open_regular(path) as file:
             check_unchanged(path, os.fstat(file.fileno()), int(changed))
             file.seek(int(start))
-            return as_png(file.read(int(length)))
+            return as_png(file.read(int(length)), max_pixels)
 
     return load_bytes(read, item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -106,7 +107,8 @@ def read_webdataset(
         raise ValueError(f"There are no images in {printable(source)}.")
     kept = np.array([sample.problem is None for sample in samples])
     rows = (np.array(items, object)[kept], labels[kept])
-    return ImageSet(source, known, rows, load_item, max_pixels, skipped=skipped)
+    load = functools.partial(load_item, max_pixels=max_pixels)
+    return ImageSet(source, known, rows, load, max_pixels, skipped=skipped)
 
 
 def _read_all(

@@ -7,6 +7,7 @@ Images of Parquet files, which have no such place, are kept in memory.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import struct
@@ -81,7 +82,9 @@ def read_caption_shards(
         _tar_pairs if endings == {".tar"}
         else lambda file: _record_pairs(file, image_name, caption_name)
     )  # fmt: skip
-    load = load_item if endings == {".tar"} else _image_of(image_name)
+    load = _image_of(image_name)
+    if endings == {".tar"}:
+        load = functools.partial(load_item, max_pixels=max_pixels)
     name = f"{os.path.dirname(found[0]) or '.'} ({len(found)} files)"
     return _collect(name, ((file, read(file)) for file in found), load, max_pixels)
 

@@ -8,11 +8,13 @@ import PIL.Image
 import pytest
 
 import keras_vit
+from keras_vit.data import parquet, tars
 from keras_vit.data.folder import examine
 from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
 from keras_vit.data.image_files import read_image
 from keras_vit.data.pixel_range import find_small_range
 from keras_vit.data.tiff import as_png
+from tests.data.containers import stored, write_parquets, write_tars
 
 RGB = np.random.default_rng(0).integers(0, 256, (9, 12, 3), "uint8")
 DEEP = np.random.default_rng(1).integers(0, 65536, (9, 12)).astype("uint16")
@@ -93,6 +95,24 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path.write_bytes(b"II*\0\x08\0\0\0\0\0")
     assert "is a TIFF file that Pillow does not read" in examine(path, "pixels")
     assert as_png(b"GIF89a") == b"GIF89a"
+
+
+@pytest.mark.parametrize(
+    ("module", "read", "write", "files"),
+    [
+        (tars, keras_vit.data.read_webdataset, write_tars, "train-*.tar"),
+        (parquet, keras_vit.data.read_parquet, write_parquets, "train-*.parquet"),
+    ],
+)
+def test_the_limit_of_pixels_is_that_of_the_caller(
+    module, read, write, files, tmp_path, monkeypatch
+):
+    write(tmp_path)
+    limits = []
+    monkeypatch.setattr(module, "as_png", lambda data, limit: limits.append(limit) or data)
+    images = read(str(tmp_path / files), max_pixels=123)
+    assert len(stored(images)) == len(limits) == 12
+    assert set(limits) == {123}
 
 
 def test_folders_tables_and_batches_have_tiff(tmp_path):
