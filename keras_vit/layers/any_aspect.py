@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -35,12 +35,12 @@ class PaddingMask(Layer):
         check_positive("num_tokens", num_tokens)
         self.num_tokens = num_tokens
 
-    def call(self, image_grids: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, image_grids: Tensor) -> Tensor:
         grids = ops.cast(image_grids, "int32")
         index = ops.arange(self.num_tokens, dtype="int32")[None]  # (1, T)
         return index < grids[:, :1] * grids[:, 1:]
 
-    def compute_output_spec(self, image_grids: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_output_spec(self, image_grids: Tensor) -> Tensor:
         return keras.KerasTensor((image_grids.shape[0], self.num_tokens), dtype="bool")
 
     def compute_output_shape(self, image_grids_shape: Shape) -> Shape:
@@ -48,11 +48,8 @@ class PaddingMask(Layer):
 
 
 def resampled_positions(
-    table: keras.KerasTensor,
-    grid: tuple[int, int],
-    image_grids: keras.KerasTensor,
-    num_tokens: int,
-) -> keras.KerasTensor:
+    table: Tensor, grid: tuple[int, int], image_grids: Tensor, num_tokens: int
+) -> Tensor:
     """Resamples a table of positions to the grid of each image: bilinear with antialiasing.
 
     As transformers, big_vision and timm do it for SigLIP 2; timm's other NaFlex models use another
@@ -78,9 +75,7 @@ def resampled_positions(
     return ops.matmul(weights, ops.cast(table[0], "float32"))
 
 
-def _triangle_weights(
-    place: keras.KerasTensor, size: keras.KerasTensor, source: int
-) -> keras.KerasTensor:
+def _triangle_weights(place: Tensor, size: Tensor, source: int) -> Tensor:
     """Weights of `source` values for `place` of `size`, `(B, T, source)`, as PyTorch has them."""
     scale = source / ops.cast(size, "float32")  # (B, 1)
     centre = (ops.cast(place, "float32") + 0.5) * scale  # (B, T)

@@ -12,17 +12,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.resize import resize_matrix
 
 
-def size_of(x: keras.KerasTensor, axis: int) -> Any:
+def size_of(x: Tensor, axis: int) -> Any:
     """Size of an axis of a tensor: an integer if it is known, else a tensor."""
     known = x.shape[axis]
     return ops.shape(x)[axis] if known is None else known
 
 
-def grid_of(maps: keras.KerasTensor) -> tuple[Any, Any]:
+def grid_of(maps: Tensor) -> tuple[Any, Any]:
     """Rows and columns of feature maps `(B, rows, columns, ...)`."""
     return size_of(maps, 1), size_of(maps, 2)
 
@@ -32,13 +32,13 @@ def is_known(grid: tuple[Any, Any]) -> bool:
     return all(isinstance(size, int) for size in grid)
 
 
-def resampling(old: int, new: Any, method: str, dtype: str) -> keras.KerasTensor:
+def resampling(old: int, new: Any, method: str, dtype: str) -> Tensor:
     """The matrix of `resize_matrix` as a tensor, where `new` may be one."""
     xp = np if isinstance(new, int) else ops
     return ops.cast(resize_matrix(old, new, method, xp), dtype)
 
 
-def pad_to_patches(images: keras.KerasTensor, patch_size: tuple[int, int]) -> keras.KerasTensor:
+def pad_to_patches(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Adds zeros at the bottom and at the right of images, to a whole number of patches."""
     height, width = (
         -size_of(images, axis) % patch for axis, patch in zip((1, 2), patch_size, strict=True)
@@ -67,11 +67,9 @@ class TokensToMaps(Layer):
         super().__init__(autocast=False, **kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens: keras.KerasTensor, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, maps: Tensor) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
         return ops.reshape(patches, (-1, *grid_of(maps), tokens.shape[-1]))
 
-    def compute_output_spec(
-        self, tokens: keras.KerasTensor, maps: keras.KerasTensor
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, tokens: Tensor, maps: Tensor) -> Tensor:
         return keras.KerasTensor((*maps.shape[:3], tokens.shape[-1]), dtype=tokens.dtype)

@@ -19,7 +19,7 @@ from keras_vit.layers.attention_kernels import (
 )
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import build_dense
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.rotary import Rotation, rotate
 
@@ -121,14 +121,14 @@ class SelfAttention(Layer):
 
     def call(
         self,
-        tokens: keras.KerasTensor,
+        tokens: Tensor,
         rotation: Rotation | None = None,
-        attention_mask: keras.KerasTensor | None = None,
+        attention_mask: Tensor | None = None,
         *,
         num_queries: int | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         queries, keys, values = self.project(tokens, rotation)
         if num_queries is not None:
             check_positive("num_queries", num_queries)
@@ -143,8 +143,8 @@ class SelfAttention(Layer):
         return self.join(x, training), scores
 
     def project(
-        self, tokens: keras.KerasTensor, rotation: Rotation | None = None
-    ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
+        self, tokens: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of all heads, each of shape `(B, A, T, d)`: Eq. 5."""
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         x = ops.cast(ops.reshape(tokens, (-1, width)), self.compute_dtype)
@@ -169,26 +169,26 @@ class SelfAttention(Layer):
             queries, keys = (rotate(x, rotation, interleaved) for x in (queries, keys))
         return queries, keys, values
 
-    def mask(self, queries: keras.KerasTensor, keys: keras.KerasTensor, attention_mask: Any) -> Any:
+    def mask(self, queries: Tensor, keys: Tensor, attention_mask: Any) -> Any:
         """What `attention_mask` becomes, for derived classes."""
         return attention_mask
 
     def attend(
         self,
-        queries: keras.KerasTensor,
-        keys: keras.KerasTensor,
-        values: keras.KerasTensor,
-        added: keras.KerasTensor | None,
-        attention_mask: keras.KerasTensor | None,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        added: Tensor | None,
+        attention_mask: Tensor | None,
         training: bool | None,
-    ) -> keras.KerasTensor:
+    ) -> Tensor:
         """Means of the values, `(B, A, Q, d)`, weighted by the scores: Eq. 6 and 7."""
         dropped = training and self.options.attention_dropout_rate > 0
         dropout = functools.partial(self.attention_dropout, training=True) if dropped else None
         size = self.options.query_chunk_size
         return attend(queries, keys, values, added, attention_mask, dropout, size)
 
-    def join(self, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+    def join(self, x: Tensor, training: bool | None = None) -> Tensor:
         """Output `(B, Q, D)` of the means of all heads, `(B, A, Q, d)`: Eq. 8."""
         num_tokens = size_of(x, 2)
         x = merge_heads(x)  # (B * Q, D)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
+from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.distributed import depend_on
 
 _LEFT_OUT = -1e9  # logit of a key that is not attended to: finite, so that a row of them has a mean
-Dropout = Callable[[keras.KerasTensor], keras.KerasTensor]
+Dropout = Callable[[Tensor], Tensor]
 
 
-def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
+def split_heads(x: Tensor, num_tokens: int, num_heads: int) -> Tensor:
     """Features of flattened tokens by head: `(B * T, A * d)` becomes `(B, A, T, d)`."""
     head_dim = x.shape[-1] // num_heads
     x = ops.reshape(x, (-1, num_tokens, num_heads, head_dim))
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def merge_heads(x: keras.KerasTensor) -> keras.KerasTensor:
+def merge_heads(x: Tensor) -> Tensor:
     """The inverse of `split_heads`: `(B, A, T, d)` becomes `(B * T, A * d)`."""
     _, num_heads, _, head_dim = x.shape
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, A, d)
@@ -30,11 +30,8 @@ def merge_heads(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def attention_scores(
-    queries: keras.KerasTensor,
-    keys: keras.KerasTensor,
-    added: keras.KerasTensor | None = None,
-    attention_mask: keras.KerasTensor | None = None,
-) -> keras.KerasTensor:
+    queries: Tensor, keys: Tensor, added: Tensor | None = None, attention_mask: Tensor | None = None
+) -> Tensor:
     """Softmax over keys of the scaled products of queries and keys, in float32.
 
     Eq. 6 in https://arxiv.org/abs/2010.11929.
@@ -59,7 +56,7 @@ def attention_scores(
     return ops.cast(ops.softmax(logits, axis=-1), queries.dtype)
 
 
-def size_logits(sizes: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+def size_logits(sizes: Tensor, dtype: str) -> Tensor:
     """Logits of keys that stand for several tokens: the logarithm of their number.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
@@ -77,14 +74,14 @@ def size_logits(sizes: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
 
 
 def attend(
-    queries: keras.KerasTensor,
-    keys: keras.KerasTensor,
-    values: keras.KerasTensor,
-    added: keras.KerasTensor | None,
-    attention_mask: keras.KerasTensor | None,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    added: Tensor | None,
+    attention_mask: Tensor | None,
     dropout: Dropout | None,
     chunk_size: int | None = None,
-) -> keras.KerasTensor:
+) -> Tensor:
     """Means of the values, Eq. 7.
 
     Args:
@@ -105,13 +102,13 @@ def attend(
     if plain and count == keys.shape[2] and fusion_pays(queries):
         return fused_attention(queries, keys, values)
 
-    def attend_to(queries: keras.KerasTensor, *rows: keras.KerasTensor | None) -> Any:
+    def attend_to(queries: Tensor, *rows: Tensor | None) -> Any:
         scores = attention_scores(queries, keys, *rows)
         return ops.matmul(scores if dropout is None else dropout(scores), values)
 
     if chunk_size is None or chunk_size >= count:
         return attend_to(queries, added, attention_mask)
-    parts: list[keras.KerasTensor] = []
+    parts: list[Tensor] = []
     for start in range(0, count, chunk_size):
         chunk = slice(start, start + chunk_size)
         rows = (x if x is None or x.shape[2] == 1 else x[:, :, chunk]

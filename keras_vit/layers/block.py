@@ -13,7 +13,7 @@ from keras_vit.config import take_options
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.dense import quantized_policies
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import make_mlp
 from keras_vit.layers.norm import make_norm
@@ -117,14 +117,14 @@ class TransformerBlock(Layer):
 
     def call(
         self,
-        tokens: keras.KerasTensor,
+        tokens: Tensor,
         rotation: Rotation | None = None,
-        attention_mask: keras.KerasTensor | None = None,
+        attention_mask: Tensor | None = None,
         *,
         num_queries: int | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+    ) -> Tensor | tuple[Tensor, ...]:
         if num_queries is not None and not self.takes_num_queries:
             raise ValueError(
                 f"{type(self.attention).__name__} computes all tokens. Received: num_queries="
@@ -140,13 +140,13 @@ class TransformerBlock(Layer):
 
     def transform(
         self,
-        tokens: keras.KerasTensor,
+        tokens: Tensor,
         rotation: Any,
         attention_mask: Any,
         num_queries: int | None,
         return_attention_scores: bool,
         training: bool | None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+    ) -> Tensor | tuple[Tensor, ...]:
         """Eq. 2 and 3, with the arguments and the result of `call`."""
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
@@ -165,25 +165,23 @@ class TransformerBlock(Layer):
         tokens = self.add("mlp", tokens, x, training)
         return (tokens, *scores) if scores else tokens
 
-    def before(self, branch: str, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def before(self, branch: str, tokens: Tensor) -> Tensor:
         """The input of a branch, `"attention"` or `"mlp"`: normalised tokens."""
         return getattr(self, f"{branch}_norm")(tokens)
 
-    def add(
-        self, branch: str, tokens: keras.KerasTensor, x: keras.KerasTensor, training: bool | None
-    ) -> keras.KerasTensor:
+    def add(self, branch: str, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """Adds the output of a branch to the residual stream."""
         if self.options.layer_scale is not None:
             x = getattr(self, f"{branch}_scale")(x)
         x = self.stochastic_depth(x, training=training)
         return tokens + ops.cast(x, tokens.dtype)
 
-    def attention_scores(self, tokens: keras.KerasTensor, **given: Any) -> keras.KerasTensor:
+    def attention_scores(self, tokens: Tensor, **given: Any) -> Tensor:
         """Attention weights `(B, A, T, T)`, without the rest of the block, as of `call`."""
         x = self.before("attention", ops.cast(tokens, self.variable_dtype))
         return self.attention(x, **given, return_attention_scores=True, training=False)[1]
 
-    def compute_output_spec(self, tokens: keras.KerasTensor, *_: Any, **options: Any) -> Any:
+    def compute_output_spec(self, tokens: Tensor, *_: Any, **options: Any) -> Any:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape
         computed = options.get("num_queries") or num_tokens

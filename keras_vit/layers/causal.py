@@ -11,6 +11,7 @@ from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.attention_kernels import attention_scores
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.saved_as import saved_as
 
 
@@ -21,17 +22,14 @@ class CausalAttention(SelfAttention):
 
     takes_num_queries = True
 
-    def mask(self, queries: keras.KerasTensor, keys: keras.KerasTensor, attention_mask: Any) -> Any:
+    def mask(self, queries: Tensor, keys: Tensor, attention_mask: Any) -> Any:
         places = ops.arange(size_of(keys, 2))
         mask = (places[None] <= places[: queries.shape[2], None])[None, None]  # (1, 1, Q, T)
         return mask if attention_mask is None else ops.logical_and(mask, attention_mask)
 
     def step(
-        self,
-        token: keras.KerasTensor,
-        cache: tuple[keras.KerasTensor, keras.KerasTensor],
-        index: keras.KerasTensor,
-    ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
+        self, token: Tensor, cache: tuple[Tensor, Tensor], index: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Attention of one token, from the keys and values of those before it.
 
         Args:
@@ -67,11 +65,8 @@ class CausalBlock(TransformerBlock):
     attention_class = CausalAttention
 
     def step(
-        self,
-        token: keras.KerasTensor,
-        cache: tuple[keras.KerasTensor, keras.KerasTensor],
-        index: keras.KerasTensor,
-    ) -> tuple[keras.KerasTensor, Any]:
+        self, token: Tensor, cache: tuple[Tensor, Tensor], index: Tensor
+    ) -> tuple[Tensor, Any]:
         """One more token through the block: as `CausalAttention.step`, with its arguments."""
         x, cache = self.attention.step(self.attention_norm(token), cache, index)
         token = self.add("attention", token, x, training=False)  # (B, 1, D)

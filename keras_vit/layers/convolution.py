@@ -12,14 +12,14 @@ from keras import ops
 from keras_vit.checks import Shape, check_choice, check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 _PADDINGS = ("same", "fixed", "valid")
 _VARIANCE_EPSILONS = {"variance": 1e-10, "torch": 1e-8}
 _NUM_GROUPS = 32  # of https://arxiv.org/abs/1803.08494, and of every published checkpoint
 
 
-def standardize(kernel: keras.KerasTensor, form: str) -> keras.KerasTensor:
+def standardize(kernel: Tensor, form: str) -> Tensor:
     """The kernel with mean 0 and variance 1 in every output channel.
 
     Weight standardisation, https://arxiv.org/abs/1903.10520. The two official codes guard the
@@ -98,7 +98,7 @@ class StdConv2D(Layer):
             autocast=False,  # it is standardised in float32
         )
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         padding = self.padding
         if padding == "fixed":
             images = pad_fixed(images, self.kernel_size)
@@ -108,7 +108,7 @@ class StdConv2D(Layer):
             images, kernel, strides=self.strides, padding=padding, data_format="channels_last"
         )
 
-    def effective_kernel(self) -> keras.KerasTensor:
+    def effective_kernel(self) -> Tensor:
         """The kernel of the convolution: `(height, width, in, out)`, at least float32."""
         kernel = ops.convert_to_tensor(self.kernel)
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
@@ -135,7 +135,7 @@ class StdConv2D(Layer):
         return Cost(positions * math.prod(self.kernel.shape), math.prod(images_shape[1:]))
 
 
-def pad_fixed(images: keras.KerasTensor, kernel_size: tuple[int, int]) -> keras.KerasTensor:
+def pad_fixed(images: Tensor, kernel_size: tuple[int, int]) -> Tensor:
     """Images with half a kernel of zeros on every side."""
     rows, columns = ((size - 1) // 2 for size in kernel_size)
     if rows == columns == 0:
@@ -186,7 +186,7 @@ class GroupNorm(keras.layers.Layer):
             name="beta", shape=(channels,), initializer="zeros", autocast=False
         )
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         # Sums are over a whole image: in half precision, they and the weights are float32.
         dtype = keras.backend.result_type(images.dtype, "float32")
         x = ops.cast(images, dtype)
@@ -199,13 +199,13 @@ class GroupNorm(keras.layers.Layer):
         x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + ops.cast(self.beta, dtype)
         return ops.cast(x, self.compute_dtype)
 
-    def _group_mean(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def _group_mean(self, x: Tensor) -> Tensor:
         """Mean over each group of each image: `(B, groups, 1)`."""
         channels = ops.mean(x, axis=(1, 2))  # (B, C)
         groups = ops.reshape(channels, (-1, _NUM_GROUPS, x.shape[-1] // _NUM_GROUPS))
         return ops.mean(groups, axis=-1, keepdims=True)
 
-    def _spread(self, groups: keras.KerasTensor) -> keras.KerasTensor:
+    def _spread(self, groups: Tensor) -> Tensor:
         """The value of its group for each channel: `(B, 1, 1, C)`."""
         channels = self.gamma.shape[0]
         each = ops.ones((1, 1, channels // _NUM_GROUPS), groups.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_rate
+from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.private_names import flatten_layers, replace_policy, unlocked
 
 
@@ -112,7 +113,7 @@ class Dense(keras.layers.Dense):
         columns = np.repeat(np.arange(len(self.lora_parts)), self.units // len(self.lora_parts))
         return (rows == columns).astype("float32")
 
-    def call(self, inputs: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not self.lora_enabled:
             return super().call(inputs, training=training)
         x = ops.matmul(inputs, self.frozen_kernel)

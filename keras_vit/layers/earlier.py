@@ -13,6 +13,7 @@ from keras_vit.config import BLOCK_FIELDS
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.causal import CausalAttention, CausalBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.post_norm import PostNormBlock
 from keras_vit.layers.relative import RelativeBias, RelativeKeys
@@ -53,13 +54,13 @@ class _EarlierCalls(TransformerBlock):
 
     def call(  # type: ignore[override]
         self,
-        tokens: keras.KerasTensor,
+        tokens: Tensor,
         return_attention_scores: bool = False,
         training: bool | None = None,
-        padding_mask: keras.KerasTensor | None = None,
-        maps: keras.KerasTensor | None = None,
+        padding_mask: Tensor | None = None,
+        maps: Tensor | None = None,
         num_queries: int | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+    ) -> Tensor | tuple[Tensor, ...]:
         mask = None if padding_mask is None else padding_mask[:, None, None]
         return super().call(
             tokens,
@@ -74,7 +75,7 @@ class _EarlierCalls(TransformerBlock):
         grid_of = tokens if maps is None else maps
         return None if self.rotations is None else self.rotations.call(grid_of)
 
-    def attention_scores(self, tokens: keras.KerasTensor, **given: Any) -> keras.KerasTensor:
+    def attention_scores(self, tokens: Tensor, **given: Any) -> Tensor:
         rotation = self._rotation(tokens)
         return super().attention_scores(
             tokens, **given, **({} if rotation is None else {"rotation": rotation})

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
+from keras_vit.layers.layer import Tensor
 
-def fused_attention(
-    queries: keras.KerasTensor, keys: keras.KerasTensor, values: keras.KerasTensor
-) -> keras.KerasTensor:
+
+def fused_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention by a kernel that computes it as a whole, and may keep no scores.
 
     Args:
@@ -77,7 +77,7 @@ def _cudnn_takes(num_tokens: int, num_heads: int, head_dim: int, dtype: str) -> 
     return True
 
 
-def fusion_pays(queries: keras.KerasTensor) -> bool:
+def fusion_pays(queries: Tensor) -> bool:
     """Tells whether Keras's backend has a kernel for attention as a whole, for these queries.
 
     PyTorch has, JAX on TPUs, and on GPUs in half precision. In TensorFlow, and elsewhere in JAX,

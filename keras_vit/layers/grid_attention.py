@@ -13,7 +13,7 @@ from keras_vit.config import GRID_ATTENTIONS
 from keras_vit.layers.attention_kernels import merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import build_dense
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -103,11 +103,8 @@ class GridAttention(Layer):
         self._offsets = place[None] - place[:, None]  # (T, T, 2)
 
     def call(
-        self,
-        tokens: keras.KerasTensor,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        self, tokens: Tensor, return_attention_scores: bool = False, training: bool | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
         _, num_tokens, width = tokens.shape
         logits = ops.cast(self._logits(tokens), "float32")  # (B or 1, A, T, T)
         scores = ops.cast(ops.softmax(logits, axis=-1), tokens.dtype)
@@ -120,7 +117,7 @@ class GridAttention(Layer):
         shape = (ops.shape(tokens)[0], self.num_heads, num_tokens, num_tokens)
         return x, ops.broadcast_to(scores, shape)
 
-    def _logits(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def _logits(self, tokens: Tensor) -> Tensor:
         if self.kind == "quadratic":
             away = self._offsets.astype("float32") - self.centers[:, None, None]  # (A, T, T, 2)
             square = ops.sum(ops.square(away), axis=-1)

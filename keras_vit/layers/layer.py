@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+Tensor = keras.KerasTensor  # symbolic, or one of the backend
+
 
 class Layer(keras.layers.Layer):
     """A Keras layer whose configuration is the arguments of its constructor.

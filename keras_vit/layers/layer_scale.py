@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.checks import Shape
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -38,7 +38,7 @@ class LayerScale(Layer):
             initializer=keras.initializers.Constant(self.initial_value),
         )
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor) -> Tensor:
         return tokens * ops.cast(self.gamma, tokens.dtype)
 
     def count_costs(self, tokens_shape: Shape) -> Cost:

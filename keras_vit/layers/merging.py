@@ -14,7 +14,7 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.attention_kernels import attention_scores, size_logits
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.costs import Cost, cost_of
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.saved_as import saved_as
 
 
@@ -58,11 +58,8 @@ class TokenMerging(Layer):
         self.built = True  # Keras asks for a `build` with the names of several arguments
 
     def call(
-        self,
-        tokens: keras.KerasTensor,
-        keys: keras.KerasTensor,
-        sizes: keras.KerasTensor | None = None,
-    ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+        self, tokens: Tensor, keys: Tensor, sizes: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         num_tokens, prefix = tokens.shape[1], self.num_prefix_tokens
         merged = merged_of(num_tokens - prefix, self.num_merged_tokens)
         if sizes is None:
@@ -89,11 +86,8 @@ class TokenMerging(Layer):
         )
 
     def compute_output_spec(
-        self,
-        tokens: keras.KerasTensor,
-        keys: keras.KerasTensor,
-        sizes: keras.KerasTensor | None = None,
-    ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+        self, tokens: Tensor, keys: Tensor, sizes: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         batch, num_tokens, width = tokens.shape
         merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
         return (
@@ -120,11 +114,11 @@ class MergingAttention(SelfAttention):
 
     def attend_to_sizes(
         self,
-        tokens: keras.KerasTensor,
-        sizes: keras.KerasTensor | None,
+        tokens: Tensor,
+        sizes: Tensor | None,
         return_attention_scores: bool,
         training: bool | None,
-    ) -> tuple[keras.KerasTensor, ...]:
+    ) -> tuple[Tensor, ...]:
         """Output, keys `(B, A, T, d)`, and with `return_attention_scores` the scores."""
         queries, keys, values = self.project(tokens)
         added = None if sizes is None else size_logits(sizes, queries.dtype)
@@ -193,11 +187,11 @@ class MergingBlock(TransformerBlock):
 
     def call(  # type: ignore[override]
         self,
-        tokens: keras.KerasTensor,
-        sizes: keras.KerasTensor | None = None,
+        tokens: Tensor,
+        sizes: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> tuple[keras.KerasTensor, ...]:
+    ) -> tuple[Tensor, ...]:
         tokens = ops.cast(tokens, self.variable_dtype)
         x, keys, *scores = self.attention.attend_to_sizes(
             self.before("attention", tokens), sizes, return_attention_scores, training
@@ -207,7 +201,7 @@ class MergingBlock(TransformerBlock):
         x = self.mlp(self.before("mlp", tokens), training=training)
         return (self.add("mlp", tokens, x, training), sizes, *scores)
 
-    def compute_output_spec(self, tokens: keras.KerasTensor, *_: Any, **options: Any) -> Any:
+    def compute_output_spec(self, tokens: Tensor, *_: Any, **options: Any) -> Any:
         batch, num_tokens, _ = tokens.shape
         kept = num_tokens - self.count_merged(num_tokens)
         sizes = keras.KerasTensor((batch, kept), dtype="int32")
@@ -235,9 +229,7 @@ class MergingBlock(TransformerBlock):
         return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
 
 
-def _match(
-    keys: keras.KerasTensor, seekers: slice, others: slice, merged: int
-) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+def _match(keys: Tensor, seekers: slice, others: slice, merged: int) -> tuple[Tensor, Tensor]:
     """Chooses the tokens that are merged, and a partner for each.
 
     Returns:
@@ -261,12 +253,8 @@ def _match(
 
 
 def _join(
-    found: keras.KerasTensor,
-    found_sizes: keras.KerasTensor,
-    seeking: keras.KerasTensor,
-    seeking_sizes: keras.KerasTensor,
-    partners: keras.KerasTensor,
-) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    found: Tensor, found_sizes: Tensor, seeking: Tensor, seeking_sizes: Tensor, partners: Tensor
+) -> tuple[Tensor, Tensor]:
     """Means of tokens and those that join them, weighted by size, and their new sizes."""
     chosen = ops.one_hot(partners, found.shape[1], dtype="float32")  # (B, merged, O)
     chosen = chosen * ops.expand_dims(ops.cast(seeking_sizes, "float32"), 2)
@@ -279,12 +267,12 @@ def _join(
     return tokens, ops.cast(sizes, "int32")
 
 
-def _take(x: keras.KerasTensor, places: keras.KerasTensor) -> keras.KerasTensor:
+def _take(x: Tensor, places: Tensor) -> Tensor:
     """`x[b, places[b]]` of every image: whole rows of a flat array, which is quick everywhere."""
     starts = ops.arange(ops.shape(x)[0], dtype="int32") * x.shape[1]
     rows = ops.reshape(x, (-1, *x.shape[2:]))
     return ops.take(rows, places + ops.expand_dims(starts, 1), axis=0)
 
 
-def _concatenate(parts: list[keras.KerasTensor]) -> keras.KerasTensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     return ops.concatenate([part for part in parts if part.shape[1]], axis=1)

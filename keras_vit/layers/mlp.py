@@ -14,12 +14,12 @@ from keras_vit.config import BlockOptions
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, build_dense
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.traced import PerThread, shape_to_trace
 
 
-def gelu(x: keras.KerasTensor, form: str, training: bool | None = False) -> keras.KerasTensor:
+def gelu(x: Tensor, form: str, training: bool | None = False) -> Tensor:
     """Gaussian error linear unit, https://arxiv.org/abs/1606.08415.
 
     The first two forms differ by up to 4.7e-4 (at x = 2.7), the third by up to 2.1e-2 (at x = 2.2),
@@ -154,7 +154,7 @@ class MLP(Layer):
         options = {"use_bias": self.use_bias, "bias_initializer": start}
         return build_dense(self, name, input_dim, units, **options)
 
-    def call(self, tokens: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B * T, hidden_dim)
         x = self.hidden_dropout(self._activate(x, training), training=training)
@@ -163,7 +163,7 @@ class MLP(Layer):
         x = self.output_projection(x)  # (B * T, D)
         return self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)
 
-    def _activate(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
+    def _activate(self, x: Tensor, training: bool | None) -> Tensor:
         if not self.swiglu:
             return gelu(x, self.gelu, training)
         gate, x = ops.split(x, 2, axis=-1)  # (B * T, hidden_dim) each

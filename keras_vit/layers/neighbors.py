@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 _NO_VOTES = 1e-6  # share of the votes of a class without any, so that its logit is finite
 
@@ -64,7 +64,7 @@ class NearestNeighbors(Layer):
             initializer="zeros",
         )  # fmt: skip
 
-    def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, x: Tensor) -> Tensor:
         x = ops.normalize(ops.cast(x, "float32"), axis=-1)
         examples = ops.normalize(ops.cast(self.examples, "float32"), axis=-1)
         similarity = ops.matmul(x, ops.transpose(examples))  # (B, N)
@@ -75,5 +75,5 @@ class NearestNeighbors(Layer):
         share = votes / ops.sum(votes, axis=-1, keepdims=True)
         return ops.log(share + _NO_VOTES)
 
-    def compute_output_spec(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_output_spec(self, x: Tensor) -> Tensor:
         return keras.KerasTensor((*x.shape[:-1], self.classes), "float32")

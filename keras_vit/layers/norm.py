@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.traced import PerThread, shape_to_trace
 
 
@@ -65,7 +65,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         **kwargs: As for `keras.layers.LayerNormalization`.
     """
 
-    def call(self, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         last = self.axis in ([-1], [len(x.shape) - 1])
         plain = self.rms_scaling or self.gamma is None or not last
         if not training or plain or keras.backend.backend() != "tensorflow":
@@ -113,7 +113,7 @@ class RMSNorm(Layer):
     def build(self, shape: Shape) -> None:
         self.gamma = self.add_weight(name="gamma", shape=(shape[-1],), initializer="ones")
 
-    def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, x: Tensor) -> Tensor:
         x = ops.cast(x, "float32")
         x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
         return ops.cast(x * ops.cast(self.gamma, "float32"), self.compute_dtype)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.float32 import Float32Policy
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -63,16 +63,14 @@ class PairFeatures(Layer):
         start = keras.initializers.Constant(value)
         return self.add_weight(shape=(), initializer=start, constraint=bound, name=name)
 
-    def call(self, images: keras.KerasTensor, texts: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor, texts: Tensor) -> Tensor:
         features = [ops.normalize(ops.cast(x, "float32"), axis=-1) for x in (images, texts)]
         bias = 0.0 if self.bias is None else ops.convert_to_tensor(self.bias)
         last = ops.stack([ops.exp(self.scale), ops.cast(bias, "float32")])
         last = ops.broadcast_to(last, (ops.shape(images)[0], 2))
         return ops.concatenate([*features, last], axis=-1)
 
-    def compute_output_spec(
-        self, images: keras.KerasTensor, texts: keras.KerasTensor
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, images: Tensor, texts: Tensor) -> Tensor:
         return keras.KerasTensor((images.shape[0], 2 * images.shape[-1] + 2), dtype="float32")
 
 
@@ -88,7 +86,7 @@ class Between(keras.constraints.Constraint):
     def __init__(self, low: float, high: float):
         self.low, self.high = low, high
 
-    def __call__(self, weight: keras.KerasTensor) -> keras.KerasTensor:
+    def __call__(self, weight: Tensor) -> Tensor:
         return ops.clip(weight, self.low, self.high)
 
     def get_config(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patc
 from keras_vit.config import kept_of
 from keras_vit.layers.any_size import pad_to_patches, size_of
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 MASKED = -1  # in the sources of `PatchMask`: the mask token
 
@@ -91,7 +91,7 @@ class PatchEncoder(Layer):
         )
         self.projection.build(images_shape)
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         if self.any_size:
             images = pad_to_patches(images, self.patch_size)
             if self.compute_dtype == "float32":
@@ -105,7 +105,7 @@ class PatchEncoder(Layer):
         patches = self.projection(images)  # (B, rows, columns, D)
         return ops.reshape(patches, (-1, math.prod(self.grid or ()), self.width))  # (B, N, D)
 
-    def _split(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def _split(self, images: Tensor) -> Tensor:
         """Pixels of every patch, `(B, rows, columns, pixels of a patch * C)`."""
         (height, width), channels = self.patch_size, images.shape[3]
         rows, columns = (size_of(images, i + 1) // self.patch_size[i] for i in range(2))
@@ -113,7 +113,7 @@ class PatchEncoder(Layer):
         x = ops.transpose(x, (0, 1, 3, 2, 4))
         return ops.reshape(x, (-1, rows, columns, height * width * channels))
 
-    def _project(self, patches: keras.KerasTensor) -> keras.KerasTensor:
+    def _project(self, patches: Tensor) -> Tensor:
         """Patches `(..., pixels of a patch * C)` as tokens `(..., D)`.
 
         No convolution: in bfloat16 TensorFlow's is wrong on processors for one column of patches.
@@ -127,7 +127,7 @@ class PatchEncoder(Layer):
         x = x + self.projection.bias if self.use_bias else x
         return ops.reshape(x, (-1, *grid, self.width))
 
-    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_output_spec(self, images: Tensor) -> Tensor:
         size = [
             None if side is None else -(-side // patch)
             for side, patch in zip(images.shape[1:3], self.patch_size, strict=True)
@@ -175,7 +175,7 @@ class PatchDropout(Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def call(self, tokens: keras.KerasTensor, training: bool | None = False) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, training: bool | None = False) -> Tensor:
         num_patches = tokens.shape[1] - self.num_prefix_tokens
         kept = kept_of(num_patches, self.rate)
         if not training or kept == num_patches:
@@ -188,9 +188,7 @@ class PatchDropout(Layer):
         patches = ops.take_along_axis(patches, places[:, :, None], axis=1)  # (B, K, D)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_spec(
-        self, tokens: keras.KerasTensor, training: bool | None = False
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, tokens: Tensor, training: bool | None = False) -> Tensor:
         return keras.KerasTensor(tokens.shape, tokens.dtype)  # that of inference
 
 
@@ -218,26 +216,20 @@ class PatchMask(Layer):
         super().__init__(**kwargs)
         self.stddev = stddev
 
-    def build(
-        self,
-        tokens_shape: Shape,
-        sources_shape: Shape | None = None,
-    ) -> None:
+    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         self.token = self.add_weight(
             name="token",
             shape=(1, 1, tokens_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=self.stddev),
         )
 
-    def call(self, tokens: keras.KerasTensor, sources: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, sources: Tensor) -> Tensor:
         indices = ops.maximum(sources, 0)[:, :, None]  # (B, N, 1)
         taken = ops.take_along_axis(tokens, indices, axis=1)  # (B, N, D)
         is_masked = ops.equal(sources, MASKED)[:, :, None]
         return ops.where(is_masked, ops.cast(self.token, tokens.dtype), taken)
 
     def compute_output_shape(
-        self,
-        tokens_shape: Shape,
-        sources_shape: Shape | None = None,
+        self, tokens_shape: Shape, sources_shape: Shape | None = None
     ) -> Shape:
         return tokens_shape

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_rate
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.reading import read_array, read_json
 
 
@@ -42,7 +42,7 @@ class ColorPalette(Layer):
             trainable=False,
         )
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         _, height, width, channels = images.shape
         pixels = ops.reshape(images, (-1, height * width, channels))  # (B, T, C)
         products = ops.matmul(pixels, ops.transpose(self.colors))  # (B, T, K)
@@ -50,7 +50,7 @@ class ColorPalette(Layer):
         _, indices = ops.top_k(near, 1)  # LiteRT does not have all operations of Keras's argmax
         return ops.cast(indices[..., 0], "int32")
 
-    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_output_spec(self, images: Tensor) -> Tensor:
         batch, height, width, _ = images.shape
         return keras.KerasTensor((batch, height * width), dtype="int32")
 
@@ -121,9 +121,7 @@ class PixelMask(Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def call(
-        self, tokens: keras.KerasTensor, training: bool | None = False
-    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    def call(self, tokens: Tensor, training: bool | None = False) -> tuple[Tensor, Tensor]:
         shape = ops.shape(tokens)[:2]
         if not training:
             return tokens, ops.zeros(shape, "float32")
@@ -132,8 +130,8 @@ class PixelMask(Layer):
         return tokens * ops.cast(1 - masked, tokens.dtype)[:, :, None], masked
 
     def compute_output_spec(
-        self, tokens: keras.KerasTensor, training: bool | None = False
-    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        self, tokens: Tensor, training: bool | None = False
+    ) -> tuple[Tensor, Tensor]:
         masked = keras.KerasTensor(tokens.shape[:2], dtype="float32")
         return keras.KerasTensor(tokens.shape, dtype=tokens.dtype), masked
 
@@ -157,12 +155,8 @@ class GenerativeLoss(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
 
     def call(
-        self,
-        outputs: keras.KerasTensor,
-        logits: keras.KerasTensor,
-        colors: keras.KerasTensor,
-        masked: keras.KerasTensor | None = None,
-    ) -> keras.KerasTensor:
+        self, outputs: Tensor, logits: Tensor, colors: Tensor, masked: Tensor | None = None
+    ) -> Tensor:
         losses = keras.losses.sparse_categorical_crossentropy(colors, logits, from_logits=True)
         if masked is not None:
             count = ops.maximum(ops.sum(masked, axis=1), 1)

@@ -17,7 +17,7 @@ from keras_vit.layers.attention_kernels import (
 )
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, build_dense, quantized_policies
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
 
@@ -42,7 +42,7 @@ class TokenPooling(Layer):
         super().__init__(**kwargs)
         self.index = index
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor) -> Tensor:
         return tokens[:, self.index]
 
     @property
@@ -71,9 +71,7 @@ class MeanPooling(Layer):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(
-        self, tokens: keras.KerasTensor, sizes: keras.KerasTensor | None = None
-    ) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, sizes: Tensor | None = None) -> Tensor:
         tokens = tokens[:, self.num_prefix_tokens :]
         if sizes is None:
             return ops.mean(tokens, axis=1)
@@ -132,11 +130,7 @@ class AttentionPooling(Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.norm_kind = norm
 
-    def build(
-        self,
-        tokens_shape: Shape,
-        sizes_shape: Shape | None = None,
-    ) -> None:
+    def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:
         width = tokens_shape[-1]
         check_heads(width, self.num_heads)
         limit = (6 / (1 + width)) ** 0.5  # Xavier with fans 1 and D, as in the official code
@@ -166,11 +160,8 @@ class AttentionPooling(Layer):
         self.mlp.build((None, 1, width))
 
     def call(
-        self,
-        tokens: keras.KerasTensor,
-        return_attention_scores: bool = False,
-        sizes: keras.KerasTensor | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
+        self, tokens: Tensor, return_attention_scores: bool = False, sizes: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         if self.num_prefix_tokens:
             tokens = tokens[:, self.num_prefix_tokens :]
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]

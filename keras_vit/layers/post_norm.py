@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.saved_as import saved_as
 
 
@@ -16,11 +17,9 @@ class PostNormBlock(TransformerBlock):
 
     takes_num_queries = TransformerBlock.takes_num_queries  # as `pooled_tokens` asks
 
-    def before(self, branch: str, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def before(self, branch: str, tokens: Tensor) -> Tensor:
         return tokens
 
-    def add(
-        self, branch: str, tokens: keras.KerasTensor, x: keras.KerasTensor, training: bool | None
-    ) -> keras.KerasTensor:
+    def add(self, branch: str, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         tokens = super().add(branch, tokens, x, training)
         return ops.cast(getattr(self, f"{branch}_norm")(tokens), tokens.dtype)

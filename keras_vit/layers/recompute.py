@@ -8,12 +8,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.layer import Tensor
 
-def recompute(
-    layer: keras.layers.Layer,
-    function: Callable[..., keras.KerasTensor],
-    *inputs: Any,
-) -> keras.KerasTensor:
+
+def recompute(layer: keras.layers.Layer, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """`function(*inputs)` in training, keeping nothing of it but its inputs for the gradient.
 
     The forward pass is done once more when its gradient is needed, with the same random numbers
@@ -31,11 +29,11 @@ def recompute(
     """
     weights, states = layer.trainable_variables, layer.non_trainable_variables
     before = [state.value * 1 for state in states]  # copies: the states move on
-    after: list[keras.KerasTensor] = []
+    after: list[Tensor] = []
     leaves = keras.tree.flatten(inputs)
     tensors = [leaf for leaf in leaves if leaf is not None]
 
-    def run(*received: keras.KerasTensor) -> Any:
+    def run(*received: Tensor) -> Any:
         values = received[len(tensors) :]
         mapping = [*zip(weights, values, strict=True), *zip(states, before, strict=True)]
         given = iter(received)

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import pair
+from keras_vit.layers.layer import Tensor
 from keras_vit.resize import num_biases
 
 
@@ -32,7 +33,7 @@ class RelativeKeys:
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
 
-    def logits(self, attention: Any, queries: keras.KerasTensor) -> keras.KerasTensor:
+    def logits(self, attention: Any, queries: Tensor) -> Tensor:
         """Products `(B, A, Q, T)` of the first queries `(B, A, Q, d)` with the embeddings."""
         _, num_heads, num_queries, head_dim = queries.shape
         keys = ops.cast(attention.relative_keys, queries.dtype) * head_dim**-0.5
@@ -90,7 +91,7 @@ class RelativeBias:
             autocast=False,
         )
 
-    def logits(self, attention: Any, queries: keras.KerasTensor) -> keras.KerasTensor:
+    def logits(self, attention: Any, queries: Tensor) -> Tensor:
         """Biases `(1, A, Q, T)` for the first queries `(B, A, Q, d)`."""
         # Reshaped to what it is, a variable gets a dense gradient; it is a sum in float32.
         table = ops.reshape(attention.bias_table, attention.bias_table.shape)
@@ -132,7 +133,7 @@ def bias_index(grid: tuple[int, int], class_token: bool) -> np.ndarray:
     return index.astype("int32")
 
 
-def _shift_rows(x: keras.KerasTensor) -> keras.KerasTensor:
+def _shift_rows(x: Tensor) -> Tensor:
     """From distance to key: element `(q, k)` of the result is `x[q, k - q + T - 1]`.
 
     Laid out flat with one column more, row `q` begins where it is needed in rows of `2 T - 1`.

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 _EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution
 
@@ -62,7 +62,7 @@ class StemRoot(Layer):
         self.norm = GroupNorm(self.norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, None, self.filters))
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         x = ops.relu(self.norm(self.conv(images)))  # (B, H / 2, W / 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="same", data_format="channels_last")
 
@@ -112,7 +112,7 @@ class BiTRoot(Layer):
         )
         self.conv.build(images_shape)
 
-    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, images: Tensor) -> Tensor:
         x = pad_fixed(self.conv(images), (3, 3))  # (B, H / 2 + 2, W / 2 + 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
 
@@ -212,17 +212,17 @@ class ResidualUnit(Layer):
         norm.build((None, None, None, channels))
         return norm
 
-    def call(self, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, maps: Tensor) -> Tensor:
         return self._pre_activation(maps) if self.pre_activation else self._post_activation(maps)
 
-    def _pre_activation(self, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def _pre_activation(self, maps: Tensor) -> Tensor:
         x = ops.relu(self.norm_1(maps))
         shortcut = self.shortcut(x) if self.has_shortcut else maps
         x = ops.relu(self.norm_2(self.conv_1(x)))
         x = ops.relu(self.norm_3(self.conv_2(x)))
         return shortcut + self.conv_3(x)
 
-    def _post_activation(self, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def _post_activation(self, maps: Tensor) -> Tensor:
         shortcut = self.shortcut_norm(self.shortcut(maps)) if self.has_shortcut else maps
         x = ops.relu(self.norm_1(self.conv_1(maps)))
         x = ops.relu(self.norm_2(self.conv_2(x)))
@@ -305,7 +305,7 @@ class ResNetStage(Layer):
             maps_shape = unit.compute_output_shape(maps_shape)
             self.units.append(unit)
 
-    def call(self, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, maps: Tensor) -> Tensor:
         for unit in self.units:
             maps = unit(maps)
         return maps

@@ -14,9 +14,9 @@ from keras import ops
 from keras_vit.checks import pair
 from keras_vit.config import RotaryPositions
 from keras_vit.layers.any_size import grid_of, is_known
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
-Rotation = tuple[keras.KerasTensor, keras.KerasTensor]  # cosines and sines
+Rotation = tuple[Tensor, Tensor]  # cosines and sines
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -62,7 +62,7 @@ class RotaryTable(Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.num_registers = num_registers
 
-    def call(self, inputs: keras.KerasTensor) -> Rotation:
+    def call(self, inputs: Tensor) -> Rotation:
         size = (self.head_dim, self.num_prefix_tokens, self.num_registers)
         grid = self.grid or grid_of(inputs)
         if is_known(grid):
@@ -73,7 +73,7 @@ class RotaryTable(Layer):
         angles = ops.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
         return ops.cos(angles), ops.sin(angles)
 
-    def compute_output_spec(self, inputs: keras.KerasTensor) -> Rotation:
+    def compute_output_spec(self, inputs: Tensor) -> Rotation:
         patches = inputs.shape[1:3] if self.grid is None else self.grid
         known = None not in patches
         num_tokens = self.num_prefix_tokens + math.prod(patches) if known else None
@@ -168,7 +168,7 @@ def _coordinates(rope: RotaryPositions, size: Any, axis: int, xp: Any) -> Any:
     return places / count * np.float32(rope.reference_grid[axis])
 
 
-def rotate(x: keras.KerasTensor, rotation: Rotation, interleaved: bool) -> keras.KerasTensor:
+def rotate(x: Tensor, rotation: Rotation, interleaved: bool) -> Tensor:
     """Turns every pair of channels by the angle of its token, in float32.
 
     Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.checks import Shape
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -42,11 +42,11 @@ class SinusoidalPositions(Layer):
         angles = np.arange(length)[:, None] * rates  # (T, D / 2)
         self._table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[None]
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor) -> Tensor:
         tokens = ops.cast(tokens, self.variable_dtype)
         return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self._table, tokens.dtype)
 
-    def compute_output_spec(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_output_spec(self, tokens: Tensor) -> Tensor:
         return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
 
     def count_costs(self, *_: Shape) -> Cost:
@@ -74,16 +74,14 @@ class EndOfTextPooling(Layer):
         super().__init__(**kwargs)
         self.end_id = end_id
 
-    def call(self, tokens: keras.KerasTensor, ids: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
         end = ops.max(ids, axis=1, keepdims=True) if self.end_id is None else self.end_id
         # No ArgMax of integers, which ONNX Runtime lacks on some devices.
         ends = ops.cast(ops.equal(ids, end), "int32")
         first = ops.logical_and(ops.equal(ends, 1), ops.equal(ops.cumsum(ends, axis=1), 1))
         return ops.sum(tokens * ops.cast(first, tokens.dtype)[..., None], axis=1)
 
-    def compute_output_spec(
-        self, tokens: keras.KerasTensor, ids: keras.KerasTensor
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, tokens: Tensor, ids: Tensor) -> Tensor:
         return keras.KerasTensor((tokens.shape[0], tokens.shape[2]), dtype=self.compute_dtype)
 
     def count_costs(self, *_: Shape) -> Cost:

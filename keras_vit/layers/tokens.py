@@ -13,7 +13,7 @@ from keras_vit.config import POSITION_RESIZES
 from keras_vit.layers.any_aspect import resampled_positions
 from keras_vit.layers.any_size import grid_of, is_known, resampling
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -64,7 +64,7 @@ class ClassToken(Layer):
             else "zeros",
         )
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, tokens: Tensor) -> Tensor:
         batch = ops.shape(tokens)[0]
         width = tokens.shape[-1]
         token = ops.cast(self.token, tokens.dtype)
@@ -162,11 +162,8 @@ class AddPositionEmbedding(Layer):
         )
 
     def call(
-        self,
-        tokens: keras.KerasTensor,
-        maps: keras.KerasTensor | None = None,
-        image_grids: keras.KerasTensor | None = None,
-    ) -> keras.KerasTensor:
+        self, tokens: Tensor, maps: Tensor | None = None, image_grids: Tensor | None = None
+    ) -> Tensor:
         tokens = ops.cast(tokens, self.variable_dtype)  # also under half-precision policies
         if image_grids is not None:
             places = resampled_positions(self.table(), self.grid, image_grids, tokens.shape[1])
@@ -177,14 +174,11 @@ class AddPositionEmbedding(Layer):
         return tokens + ops.cast(table, tokens.dtype)  # (B, T, D)
 
     def compute_output_spec(
-        self,
-        tokens: keras.KerasTensor,
-        maps: keras.KerasTensor | None = None,
-        image_grids: keras.KerasTensor | None = None,
-    ) -> keras.KerasTensor:
+        self, tokens: Tensor, maps: Tensor | None = None, image_grids: Tensor | None = None
+    ) -> Tensor:
         return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
 
-    def _resized(self, grid: tuple[Any, Any], width: int) -> keras.KerasTensor:
+    def _resized(self, grid: tuple[Any, Any], width: int) -> Tensor:
         """The table of another grid, whose sizes may be tensors, `(1, T, D)`."""
         if self.kind == "sincos_2d":
             xp = np if is_known(grid) else ops
@@ -206,7 +200,7 @@ class AddPositionEmbedding(Layer):
         cells = ops.matmul(columns, cells)  # (rows, columns, D)
         return ops.concatenate([prefix, ops.reshape(cells, (1, -1, width))], axis=1)
 
-    def _joined(self, rows: Any, columns: Any, grid: tuple[Any, Any]) -> keras.KerasTensor:
+    def _joined(self, rows: Any, columns: Any, grid: tuple[Any, Any]) -> Tensor:
         """The table of "learned_2d", `(1, T, D)`, from its halves."""
         x = ops.tile(columns, (1, grid[0], 1))  # (1, N, D / 2)
         y = ops.repeat(rows, grid[1], axis=1)  # (1, N, D / 2)
@@ -215,7 +209,7 @@ class AddPositionEmbedding(Layer):
             places = ops.concatenate([self.prefix, places], axis=1)  # (1, T, D)
         return places
 
-    def table(self) -> keras.KerasTensor:
+    def table(self) -> Tensor:
         """The embedding of every place, a float tensor of shape `(1, T, D)`."""
         if self.kind == "learned":
             return ops.convert_to_tensor(self.embedding)

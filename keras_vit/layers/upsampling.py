@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_choice, pair
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.layer import Layer
+from keras_vit.layers.layer import Layer, Tensor
 from keras_vit.resize import resize_matrix
 
 _METHODS = ("bilinear", "align_corners")
@@ -51,7 +51,7 @@ class ResizeMaps(Layer):
             for old, new in zip(maps_shape[1:3], self.size, strict=True)
         )
 
-    def call(self, maps: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, maps: Tensor) -> Tensor:
         rows, columns, channels = maps.shape[1:]
         along_rows, along_columns = (ops.cast(each, maps.dtype) for each in self._matrices)
         x = ops.reshape(maps, (-1, rows, columns * channels))

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, pair
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.saved_as import saved_as
 
 
@@ -69,7 +70,7 @@ class WindowAttention(SelfAttention):
             )
         super().build(tokens_shape, rotation_shape, attention_mask_shape)
 
-    def mask(self, queries: keras.KerasTensor, keys: keras.KerasTensor, attention_mask: Any) -> Any:
+    def mask(self, queries: Tensor, keys: Tensor, attention_mask: Any) -> Any:
         if attention_mask is not None or queries.shape[2] != keys.shape[2]:
             raise ValueError(
                 f"Windows hold all patches of an image. Received: window_size={self.window_size} "
@@ -79,13 +80,13 @@ class WindowAttention(SelfAttention):
 
     def attend(
         self,
-        queries: keras.KerasTensor,
-        keys: keras.KerasTensor,
-        values: keras.KerasTensor,
-        added: keras.KerasTensor | None,
-        attention_mask: keras.KerasTensor | None,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        added: Tensor | None,
+        attention_mask: Tensor | None,
         training: bool | None,
-    ) -> keras.KerasTensor:
+    ) -> Tensor:
         windows, prefix = self._windows, self._windows.prefix
         outside = windows.outside()
         if outside is not None:
@@ -140,7 +141,7 @@ class Windows:
         tokens = self.prefix + self.grid[0] * self.grid[1]
         return self.number * inside * (inside + self.prefix) + self.prefix * tokens
 
-    def split(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def split(self, x: Tensor) -> Tensor:
         """Puts the patches into windows.
 
         Args:
@@ -158,7 +159,7 @@ class Windows:
         x = ops.transpose(x, (0, 2, 4, 1, 3, 5))  # (B, rows, columns, A, height, side * d)
         return ops.reshape(x, (-1, num_heads, height * side, width))
 
-    def join(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def join(self, x: Tensor) -> Tensor:
         """The inverse of `split`."""
         _, num_heads, _, width = x.shape
         (rows, columns), (height, side) = self.counts, self.size
@@ -168,7 +169,7 @@ class Windows:
         x = x[:, :, : self.grid[0], : self.grid[1]]
         return ops.reshape(x, (-1, num_heads, self.grid[0] * self.grid[1], width))
 
-    def around(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def around(self, x: Tensor) -> Tensor:
         """Keys or values `(B, A, T, d)` of every window: prefix tokens, then its patches."""
         inside = self.split(x[:, :, self.prefix :])
         if not self.prefix:

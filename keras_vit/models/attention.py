@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_vit.layers.any_aspect import PaddingMask
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -65,9 +66,7 @@ class AttentionScores(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)  # the block casts the tokens itself
         self.block = block
 
-    def call(
-        self, tokens: keras.KerasTensor, rotation: Rotation | None = None
-    ) -> keras.KerasTensor:
+    def call(self, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
         return self.block.attention_scores(tokens, **_given(rotation))
 
     def get_config(self) -> dict[str, Any]:
@@ -116,18 +115,18 @@ class Attention:
         tables = [x for x in owner.layers if isinstance(x, RotaryTable)]
         self._rotation = tables[0].call(None) if tables else None  # constants of the grid
 
-    def tokens(self, images: Any) -> list[keras.KerasTensor]:
+    def tokens(self, images: Any) -> list[Tensor]:
         """Inputs of every block and of the pooling, each of shape `(B, T, D)`."""
         return keras.tree.flatten(self._tokens(images, training=False))
 
-    def scores(self, tokens: list[keras.KerasTensor], index: int) -> keras.KerasTensor:
+    def scores(self, tokens: list[Tensor], index: int) -> Tensor:
         """Float32 attention weights `(B, A, T, T)` of one block, from the result of `tokens`."""
         block = self.blocks[index]
         index = index % len(self.blocks)
         scores = block.attention_scores(tokens[index], **_given(self._rotation))
         return ops.cast(scores, "float32")
 
-    def output_weights(self, tokens: list[keras.KerasTensor]) -> keras.KerasTensor:
+    def output_weights(self, tokens: list[Tensor]) -> Tensor:
         """Weight of each output token in attention maps, float32 of shape `(B, T)`; rows sum to 1.
 
         1 for the token that is the input of the head, the first of several. With other poolings: 1
@@ -135,9 +134,7 @@ class Attention:
         """
         return self._weights_of(self._pooling, tokens)
 
-    def _weights_of(
-        self, pooling: keras.layers.Layer | None, tokens: list[keras.KerasTensor]
-    ) -> keras.KerasTensor:
+    def _weights_of(self, pooling: keras.layers.Layer | None, tokens: list[Tensor]) -> Tensor:
         """The weights of one pooling layer in place of all: see `output_weights`."""
         batch, num_tokens, _ = tokens[0].shape
         share = np.zeros((batch, num_tokens), "float32")
@@ -150,7 +147,7 @@ class Attention:
             share[:, prefix:] = 1 / (num_tokens - prefix)
         return ops.convert_to_tensor(share)
 
-    def pooling_weights(self, tokens: list[keras.KerasTensor]) -> keras.KerasTensor:
+    def pooling_weights(self, tokens: list[Tensor]) -> Tensor:
         """Weight of each output token in the input of the head, float32 of shape `(B, T)`.
 
         The mean over heads of the weights of the attention pooling, or the mean over the pooling
@@ -162,7 +159,7 @@ class Attention:
         _, scores = self._pooling(tokens[-1], return_attention_scores=True)  # (B, A, 1, T)
         return ops.mean(ops.cast(scores, "float32"), axis=1)[:, 0]
 
-    def forward(self, images: Any) -> tuple[keras.KerasTensor, list[keras.KerasTensor]]:
+    def forward(self, images: Any) -> tuple[Tensor, list[Tensor]]:
         """Computes the output of the model and all attention weights from its images.
 
         One forward pass, so that gradients of the output with respect to the weights exist.
@@ -171,7 +168,7 @@ class Attention:
             The output, and the weights of every block `(B, A, T, T)` and of an attention pooling
             `(B, A, 1, T)`.
         """
-        all_scores: list[keras.KerasTensor] = []
+        all_scores: list[Tensor] = []
         pooling = [self._pooling] if isinstance(self._pooling, AttentionPooling) else []
         scored = [*self.blocks, *pooling]
 

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.models.attention import (
     AttentionScores,
     Geometry,
@@ -145,7 +146,7 @@ def token_stage(model: keras.Model) -> str:
     return "/".join([*(outer.name for outer in chain[1:]), last.name])
 
 
-def as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
+def as_grid(x: Tensor, geometry: Geometry) -> Tensor:
     """Reshapes patch tokens `(B, T, D)` to `(B, rows, columns, D)`; returns others unchanged."""
     rows, columns = geometry.grid
     prefix = x.shape[1] - rows * columns if len(x.shape) == 3 else -1
@@ -154,7 +155,7 @@ def as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
+def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], Tensor]:
     """Finds the output of a layer by name, and the models that contain it."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name

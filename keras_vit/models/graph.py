@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import call_of, every_call_of, run_graph
 
@@ -166,12 +167,12 @@ def token_norm(model: keras.Model) -> keras.layers.Layer | None:
     return None
 
 
-def single_input(model: keras.Model) -> keras.KerasTensor | list[keras.KerasTensor]:
+def single_input(model: keras.Model) -> Tensor | list[Tensor]:
     """The inputs of a model, and one input as a tensor: Keras warns about lists of one."""
     return model.inputs[0] if len(model.inputs) == 1 else model.inputs
 
 
-def head_input(model: keras.Model) -> keras.KerasTensor | None:
+def head_input(model: keras.Model) -> Tensor | None:
     """Finds the input of the head: the layer `head`, or the dense layer that gives the output.
 
     Args:

@@ -7,22 +7,19 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.layer import Tensor
 from keras_vit.models.graph import check_head, final_activation
 from keras_vit.runtime.model import Model, Normalization, with_config
 
 
-def shape_of(
-    input_tensor: keras.KerasTensor | None,
-) -> tuple[int | None, int | None, int] | None:
+def shape_of(input_tensor: Tensor | None) -> tuple[int | None, int | None, int] | None:
     """Shape `(height, width, channels)` of the images that take the place of an input, if any."""
-    if not isinstance(input_tensor, keras.KerasTensor) or len(input_tensor.shape) != 4:
+    if not isinstance(input_tensor, Tensor) or len(input_tensor.shape) != 4:
         return None
     return tuple(input_tensor.shape[1:])
 
 
-def image_input(
-    config: ViTConfig | ResNetConfig, input_tensor: keras.KerasTensor | None = None
-) -> keras.KerasTensor:
+def image_input(config: ViTConfig | ResNetConfig, input_tensor: Tensor | None = None) -> Tensor:
     """Creates the input of a model, or checks the tensor that takes its place.
 
     Raises:
@@ -30,7 +27,7 @@ def image_input(
     """
     if input_tensor is None:
         return keras.Input(config.input_shape, name="images")
-    if not isinstance(input_tensor, keras.KerasTensor):
+    if not isinstance(input_tensor, Tensor):
         raise ValueError(
             "`input_tensor` must be a symbolic tensor: the result of `keras.Input`, or of layers "
             f"that follow one. Received: a {type(input_tensor).__name__}. Call the model with it."
@@ -48,8 +45,8 @@ def image_input(
 
 
 def functional_model(
-    images: keras.KerasTensor | dict[str, keras.KerasTensor],
-    outputs: keras.KerasTensor,
+    images: Tensor | dict[str, Tensor],
+    outputs: Tensor,
     config: ViTConfig | ResNetConfig,
     name: str | None,
 ) -> Model:
@@ -66,7 +63,7 @@ def functional_model(
     return Model(inputs[0] if len(inputs) == 1 else inputs, outputs, name=name)
 
 
-def preprocess(images: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> keras.KerasTensor:
+def preprocess(images: Tensor, config: ViTConfig | ResNetConfig) -> Tensor:
     """From pixels in [0, 255] to the model's range, in float32."""
     if not config.include_preprocessing:
         return images
@@ -75,7 +72,7 @@ def preprocess(images: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> k
     )(images)
 
 
-def classify(x: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> keras.KerasTensor:
+def classify(x: Tensor, config: ViTConfig | ResNetConfig) -> Tensor:
     """Logits in float32 under every dtype policy; the head starts at zero."""
     if config.classes is None:
         return x

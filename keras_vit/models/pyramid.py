@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import check_positive
 from keras_vit.layers.any_size import TokensToMaps
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.mlp import gelu
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.residual import ResNetStage
@@ -103,9 +104,7 @@ def feature_maps(
     return Model(single_input(model), outputs, name=f"{model.name}_maps")
 
 
-def _mapping(
-    model: keras.Model, owner: keras.Model
-) -> tuple[Callable[[keras.KerasTensor], keras.KerasTensor], int]:
+def _mapping(model: keras.Model, owner: keras.Model) -> tuple[Callable[[Tensor], Tensor], int]:
     """A function from tokens to feature maps, and the number of tokens before the patches."""
     encoder = next((x for x in owner.layers if isinstance(x, PatchEncoder)), None)
     if encoder is None or not encoder.any_size:
@@ -129,7 +128,7 @@ def check_includes_preprocessing(backbone: keras.Model) -> None:
         )
 
 
-def last_map(model: keras.Model) -> tuple[keras.KerasTensor, int]:
+def last_map(model: keras.Model) -> tuple[Tensor, int]:
     """Finds the last feature map of a backbone, normalised, and its stride in pixels.
 
     Raises:
@@ -153,7 +152,7 @@ def last_map(model: keras.Model) -> tuple[keras.KerasTensor, int]:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-def exact_gelu(x: keras.KerasTensor) -> keras.KerasTensor:
+def exact_gelu(x: Tensor) -> Tensor:
     """GELU as PyTorch's default, in the form that LiteRT and ONNX have one operator for."""
     return gelu(x, "exact")
 
@@ -163,7 +162,7 @@ class PyramidModel(Model):
     """A `keras_vit.Model` to a feature pyramid, with the interface of keras-hub's detectors."""
 
     @property
-    def pyramid_outputs(self) -> dict[str, keras.KerasTensor]:
+    def pyramid_outputs(self) -> dict[str, Tensor]:
         """Symbolic maps by level; `"P3"` is an eighth of the image along each axis."""
         return {name: self.output[name] for name in sorted(self.output)}
 
@@ -222,8 +221,8 @@ def build_pyramid(
 
 
 def _level(
-    x: keras.KerasTensor, level: int, base: int, channels: int
-) -> keras.KerasTensor:  # (B, rows, columns, channels)
+    x: Tensor, level: int, base: int, channels: int
+) -> Tensor:  # (B, rows, columns, channels)
     name = f"pyramid_{level}"
     for step in range(base - level):  # finer: twice the size, half the channels
         if step:

@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.models.cloning import change_config, clone
 from keras_vit.models.heads import classify, functional_model, image_input, preprocess
@@ -18,7 +19,7 @@ _FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
 
 
 def build_resnet(
-    config: ResNetConfig, name: str | None = None, input_tensor: keras.KerasTensor | None = None
+    config: ResNetConfig, name: str | None = None, input_tensor: Tensor | None = None
 ) -> Model:
     """Builds a BiT ResNet from its configuration.
 
@@ -56,7 +57,7 @@ def build_resnet(
     return functional_model(images, classify(x, config), config, name)
 
 
-def add_stem(x: keras.KerasTensor, stem: ResNetStem) -> keras.KerasTensor:
+def add_stem(x: Tensor, stem: ResNetStem) -> Tensor:
     """The ResNet of a hybrid on images: layers `stem_root`, `stem_stage_1` and on."""
     x = StemRoot(
         _FILTERS * stem.width_factor, stem.norm_epsilon, stem.standardization, name="stem_root"
@@ -65,8 +66,8 @@ def add_stem(x: keras.KerasTensor, stem: ResNetStem) -> keras.KerasTensor:
 
 
 def add_stages(
-    x: keras.KerasTensor, config: ResNetConfig | ResNetStem, pre_activation: bool, prefix: str = ""
-) -> keras.KerasTensor:
+    x: Tensor, config: ResNetConfig | ResNetStem, pre_activation: bool, prefix: str = ""
+) -> Tensor:
     """The residual stages; each is twice as wide as the one before, and half as large."""
     for index, num_units in enumerate(config.stages):
         x = ResNetStage(

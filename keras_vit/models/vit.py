@@ -11,6 +11,7 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.grid_attention import GridAttention
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.patches import PatchDropout, PatchEncoder
@@ -26,7 +27,7 @@ from keras_vit.runtime.model import Model
 
 
 def build_vit(
-    config: ViTConfig, name: str | None = None, input_tensor: keras.KerasTensor | None = None
+    config: ViTConfig, name: str | None = None, input_tensor: Tensor | None = None
 ) -> Model:
     """Builds a Vision Transformer from its configuration.
 
@@ -76,7 +77,7 @@ def build_vit(
     return functional_model(images, read_tokens(x, config, sizes), config, name)
 
 
-def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+def encode_patches(x: Tensor, config: ViTConfig) -> Tensor:
     """Projects patches to tokens."""
     bias = "patch" not in config.block.without_bias
     x = PatchEncoder(config.patch_size, config.width, bias, config.any_size, name="patch_encoder")(
@@ -85,9 +86,7 @@ def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor
     return stream_norm(config, "patch_norm")(x) if config.norm_patches else x
 
 
-def embed_tokens(
-    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
-) -> keras.KerasTensor:
+def embed_tokens(x: Tensor, config: ViTConfig, maps: Tensor | None = None) -> Tensor:
     """Adds what the patches lack: class token, positions, registers."""
     if config.position_on_class_token:
         x = add_class_tokens(x, config)
@@ -105,7 +104,7 @@ def embed_tokens(
     return regularize(x, config)
 
 
-def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+def regularize(x: Tensor, config: ViTConfig) -> Tensor:
     """Applies dropout, and in some models a norm, between embedding and first block."""
     rate, dtype = config.block.dropout_rate, stream_policy()
     x = keras.layers.Dropout(rate, dtype=dtype, name="embedding_dropout")(x)
@@ -126,7 +125,7 @@ def stream_policy() -> Float32Policy:
     return Float32Policy(keras.config.dtype_policy().variable_dtype)
 
 
-def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+def add_class_tokens(x: Tensor, config: ViTConfig) -> Tensor:
     """Puts the class token first and the distillation token second."""
     if config.distillation_token:
         x = ClassToken(name="distillation_token")(x)
@@ -136,11 +135,8 @@ def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTens
 
 
 def add_positions(
-    x: keras.KerasTensor,
-    config: ViTConfig,
-    num_prefix_tokens: int,
-    maps: keras.KerasTensor | None = None,
-) -> keras.KerasTensor:
+    x: Tensor, config: ViTConfig, num_prefix_tokens: int, maps: Tensor | None = None
+) -> Tensor:
     """Adds an embedding of its place to every token, where the blocks do not see to it."""
     if config.position_embedding in ("none", *BLOCK_POSITIONS):
         return x
@@ -155,8 +151,8 @@ def add_positions(
 
 
 def transform(
-    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
-) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+    x: Tensor, config: ViTConfig, maps: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Through all blocks, and how many patches each token then stands for, where not all one.
 
     `maps` have the grid of the patches, for images of any size.
@@ -222,9 +218,7 @@ def own_attention(config: ViTConfig, index: int) -> keras.Layer | None:
     return None
 
 
-def read_tokens(
-    x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
-) -> keras.KerasTensor:
+def read_tokens(x: Tensor, config: ViTConfig, sizes: Tensor | None = None) -> Tensor:
     """From the tokens of the last block to the outputs: norm, pooling and head."""
     norm = make_norm(config.block.norm, config.block.norm_epsilon, name="encoder_norm")
     if config.ends_in_norm:
@@ -235,9 +229,7 @@ def read_tokens(
     return add_heads(features, config)
 
 
-def pool(
-    x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
-) -> list[keras.KerasTensor]:
+def pool(x: Tensor, config: ViTConfig, sizes: Tensor | None = None) -> list[Tensor]:
     """From tokens, and their sizes or the mask of patches, to the input of each head."""
     weighted = {} if sizes is None else {"sizes": sizes}
     if config.pooling == "token" and config.distillation_token:
@@ -266,7 +258,7 @@ def pool(
     return [x]
 
 
-def add_heads(features: list[keras.KerasTensor], config: ViTConfig) -> keras.KerasTensor:
+def add_heads(features: list[Tensor], config: ViTConfig) -> Tensor:
     """The head, with its hidden layer where there is one, or the mean of two of them.
 
     The second is DeiT's (https://arxiv.org/abs/2012.12877): for distillation, train a model of
