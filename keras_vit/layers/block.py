@@ -130,13 +130,11 @@ class TransformerBlock(Layer):
                 f"{type(self.attention).__name__} computes all tokens. Received: num_queries="
                 f"{num_queries}. Leave num_queries out."
             )
+        given = (tokens, rotation, attention_mask)
+        more = (num_queries, return_attention_scores, training)
         if self.options.rematerialize and training and not return_attention_scores:
-            more = (num_queries, False, training)
-            given = (tokens, rotation, attention_mask)
             return recompute(self, lambda *x: self.transform(*(*x, *more)), *given)
-        return self.transform(
-            tokens, rotation, attention_mask, num_queries, return_attention_scores, training
-        )
+        return self.transform(*given, *more)
 
     def transform(
         self,
@@ -203,16 +201,19 @@ class TransformerBlock(Layer):
 
         Activations are those of XLA's list of buffers at the peak, under JAX.
         """
-        batch, T, D = tokens_shape
-        Q = T if num_queries is None else num_queries
+        Q = tokens_shape[1] if num_queries is None else num_queries
         cost = cost_of(self.attention, tokens_shape)
         if num_queries is not None:
             cost = self.attention.count_costs(tokens_shape, num_queries=num_queries)
-        cost += cost_of(self.attention_norm, tokens_shape)
-        parts = [self.mlp_norm, self.mlp]
+        return self.add_costs(cost, tokens_shape, Q, Q)
+
+    def add_costs(self, cost: Cost, tokens_shape: Shape, attended: int, kept: int) -> Cost:
+        """Adds the rest to the cost of attention with so many outputs, of which some are kept."""
+        batch, T, D = tokens_shape
+        parts = [(self.attention_norm, T), (self.mlp_norm, kept), (self.mlp, kept)]
         if self.options.layer_scale is not None:
-            parts += [self.attention_scale, self.mlp_scale]
-        for part in parts:
-            cost += cost_of(part, (batch, Q, D))
-        kept = cost.activations + 4 * Q * D  # the residual stream and its branches
-        return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
+            parts += [(self.attention_scale, attended), (self.mlp_scale, kept)]
+        for part, count in parts:
+            cost += cost_of(part, (batch, count, D))
+        stored = cost.activations + (attended + 3 * kept) * D  # residual stream and branches
+        return dataclasses.replace(cost, activations=stored, inputs=T * D, work=stored // 2)

@@ -47,15 +47,9 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         """Cost of both, one after the other: sums, and the larger `work`."""
-        return Cost(
-            self.macs + other.macs,
-            self.activations + other.activations,
-            self.inputs + other.inputs,
-            self.kernels + other.kernels,
-            max(self.work, other.work),
-            self.constant_macs + other.constant_macs,
-            self.unread_macs + other.unread_macs,
-        )
+        names = [field.name for field in dataclasses.fields(self)]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Cost(**{**sums, "work": max(self.work, other.work)})
 
 
 def cost_of(layer: keras.layers.Layer, *input_shapes: Shape) -> Cost:

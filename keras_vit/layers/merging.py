@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -83,16 +82,6 @@ class TokenMerging(Layer):
         return (
             _concatenate([tokens[:, :prefix], seeking[:, :kept], found]),
             _concatenate([sizes[:, :prefix], seeking_sizes[:, :kept], found_sizes]),
-        )
-
-    def compute_output_spec(
-        self, tokens: Tensor, keys: Tensor, sizes: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        batch, num_tokens, width = tokens.shape
-        merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
-        return (
-            keras.KerasTensor((batch, num_tokens - merged, width), dtype=tokens.dtype),
-            keras.KerasTensor((batch, num_tokens - merged), dtype="int32"),
         )
 
     def count_costs(self, tokens_shape: Shape, head_dim: int) -> Cost:
@@ -217,16 +206,11 @@ class MergingBlock(TransformerBlock):
 
     def count_costs(self, tokens_shape: Shape, *_: Shape, num_queries: int | None = None) -> Cost:
         """Cost for one image."""
-        batch, T, D = tokens_shape
-        options, rest = self.options, (batch, T - self.count_merged(T), D)
+        _, T, D = tokens_shape
+        head_dim = self.options.head_width or D // self.options.num_heads
         cost = cost_of(self.attention, tokens_shape)
-        cost += self.merging.count_costs(tokens_shape, options.head_width or D // options.num_heads)
-        cost += cost_of(self.attention_norm, tokens_shape) + cost_of(self.mlp_norm, rest)
-        cost += cost_of(self.mlp, rest)
-        if options.layer_scale is not None:
-            cost += cost_of(self.attention_scale, tokens_shape) + cost_of(self.mlp_scale, rest)
-        kept = cost.activations + (T + 3 * rest[1]) * D  # the residual stream and its branches
-        return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
+        cost += self.merging.count_costs(tokens_shape, head_dim)
+        return self.add_costs(cost, tokens_shape, T, T - self.count_merged(T))
 
 
 def _match(keys: Tensor, seekers: slice, others: slice, merged: int) -> tuple[Tensor, Tensor]:

@@ -74,6 +74,3 @@ class NearestNeighbors(Layer):
         votes = ops.sum(votes[..., None] * classes, axis=1)  # (B, K)
         share = votes / ops.sum(votes, axis=-1, keepdims=True)
         return ops.log(share + _NO_VOTES)
-
-    def compute_output_spec(self, x: Tensor) -> Tensor:
-        return keras.KerasTensor((*x.shape[:-1], self.classes), "float32")

@@ -70,9 +70,6 @@ class PairFeatures(Layer):
         last = ops.broadcast_to(last, (ops.shape(images)[0], 2))
         return ops.concatenate([*features, last], axis=-1)
 
-    def compute_output_spec(self, images: Tensor, texts: Tensor) -> Tensor:
-        return keras.KerasTensor((images.shape[0], 2 * images.shape[-1] + 2), dtype="float32")
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Between(keras.constraints.Constraint):

@@ -50,10 +50,6 @@ class ColorPalette(Layer):
         _, indices = ops.top_k(near, 1)  # LiteRT does not have all operations of Keras's argmax
         return ops.cast(indices[..., 0], "int32")
 
-    def compute_output_spec(self, images: Tensor) -> Tensor:
-        batch, height, width, _ = images.shape
-        return keras.KerasTensor((batch, height * width), dtype="int32")
-
     def assign(self, palette: np.ndarray | str | os.PathLike[str]) -> None:
         """Takes colours in [-1, 1], or a file of them: `.npy`, or `.json` with `clusters`."""
         source = ""
@@ -128,12 +124,6 @@ class PixelMask(Layer):
         noise = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
         masked = ops.cast(noise < self.rate, "float32")
         return tokens * ops.cast(1 - masked, tokens.dtype)[:, :, None], masked
-
-    def compute_output_spec(
-        self, tokens: Tensor, training: bool | None = False
-    ) -> tuple[Tensor, Tensor]:
-        masked = keras.KerasTensor(tokens.shape[:2], dtype="float32")
-        return keras.KerasTensor(tokens.shape, dtype=tokens.dtype), masked
 
 
 @keras.saving.register_keras_serializable("keras_vit")

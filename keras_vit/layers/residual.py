@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -49,26 +48,15 @@ class StemRoot(Layer):
         self.standardization = standardization
 
     def build(self, images_shape: Shape) -> None:
-        self.conv = StdConv2D(
-            self.filters,
-            7,
-            strides=2,
-            padding="same",
-            standardization=self.standardization,
-            dtype=self.dtype_policy,
-            name="conv",
-        )
-        self.conv.build(images_shape)
-        self.norm = GroupNorm(self.norm_epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm.build((None, None, None, self.filters))
+        self.conv = _build_conv(self, "conv", images_shape[-1], self.filters, 7, 2)
+        self.norm = _build_norm(self, "norm", self.filters)
 
     def call(self, images: Tensor) -> Tensor:
         x = ops.relu(self.norm(self.conv(images)))  # (B, H / 2, W / 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="same", data_format="channels_last")
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
-        batch, *size, _ = images_shape
-        return (batch, *_divided(_divided(size, 2), 2), self.filters)
+        return _strided(images_shape, 4, self.filters)
 
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
@@ -101,24 +89,14 @@ class BiTRoot(Layer):
         self.standardization = standardization
 
     def build(self, images_shape: Shape) -> None:
-        self.conv = StdConv2D(
-            self.filters,
-            7,
-            strides=2,
-            padding="fixed",
-            standardization=self.standardization,
-            dtype=self.dtype_policy,
-            name="conv",
-        )
-        self.conv.build(images_shape)
+        self.conv = _build_conv(self, "conv", images_shape[-1], self.filters, 7, 2, "fixed")
 
     def call(self, images: Tensor) -> Tensor:
         x = pad_fixed(self.conv(images), (3, 3))  # (B, H / 2 + 2, W / 2 + 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
-        batch, *size, _ = images_shape
-        return (batch, *_divided(_divided(size, 2), 2), self.filters)
+        return _strided(images_shape, 4, self.filters)
 
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
@@ -127,8 +105,33 @@ class BiTRoot(Layer):
         return self.conv.count_costs(images_shape) + Cost(activations=maps, kernels=kernels)
 
 
+class _Residual(Layer):
+    """Arguments and shape of residual units, and of stages of them."""
+
+    def __init__(
+        self,
+        filters: int,
+        strides: int = 1,
+        pre_activation: bool = False,
+        norm_epsilon: float = 1e-6,
+        standardization: str | None = "std",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        check_positive("filters", filters)
+        check_positive("strides", strides)
+        self.filters = filters
+        self.strides = strides
+        self.pre_activation = pre_activation
+        self.norm_epsilon = norm_epsilon
+        self.standardization = standardization
+
+    def compute_output_shape(self, maps_shape: Shape) -> Shape:
+        return _strided(maps_shape, self.strides, _EXPANSION * self.filters)
+
+
 @keras.saving.register_keras_serializable("keras_vit")
-class ResidualUnit(Layer):
+class ResidualUnit(_Residual):
     """A bottleneck of three convolutions, added to what came in.
 
     With `pre_activation=False` the unit of a hybrid's stem (https://arxiv.org/abs/1512.03385):
@@ -150,67 +153,24 @@ class ResidualUnit(Layer):
         Float tensor of shape `(B, H / strides, W / strides, 4 filters)`.
     """
 
-    def __init__(
-        self,
-        filters: int,
-        strides: int = 1,
-        pre_activation: bool = False,
-        norm_epsilon: float = 1e-6,
-        standardization: str | None = "std",
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        check_positive("filters", filters)
-        check_positive("strides", strides)
-        self.filters = filters
-        self.strides = strides
-        self.pre_activation = pre_activation
-        self.norm_epsilon = norm_epsilon
-        self.standardization = standardization
-
     def build(self, maps_shape: Shape) -> None:
-        channels, width = maps_shape[-1], _EXPANSION * self.filters
-        self.has_shortcut = channels != width or self.strides != 1
-        self.conv_1 = self._build_conv("conv_1", channels, self.filters)
-        self.conv_2 = self._build_conv("conv_2", self.filters, self.filters, 3, self.strides)
-        self.conv_3 = self._build_conv("conv_3", self.filters, width)
+        channels, narrow, wide = maps_shape[-1], self.filters, _EXPANSION * self.filters
+        padding = "fixed" if self.pre_activation else "same"
+        self.has_shortcut = channels != wide or self.strides != 1
+        self.conv_1 = _build_conv(self, "conv_1", channels, narrow, padding=padding)
+        self.conv_2 = _build_conv(self, "conv_2", narrow, narrow, 3, self.strides, padding)
+        self.conv_3 = _build_conv(self, "conv_3", narrow, wide, padding=padding)
         if self.has_shortcut:
-            self.shortcut = self._build_conv("shortcut", channels, width, 1, self.strides)
-        if self.pre_activation:
-            self.norm_1 = self._build_norm("norm_1", channels)
-            self.norm_2 = self._build_norm("norm_2", self.filters)
-            self.norm_3 = self._build_norm("norm_3", self.filters)
+            self.shortcut = _build_conv(self, "shortcut", channels, wide, 1, self.strides, padding)
+        before = self.pre_activation  # norms are before convolutions, or after them
+        self.norm_1 = _build_norm(self, "norm_1", channels if before else narrow)
+        self.norm_2 = _build_norm(self, "norm_2", narrow)
+        if before:
+            self.norm_3 = _build_norm(self, "norm_3", narrow)
             return
-        self.norm_1 = self._build_norm("norm_1", self.filters)
-        self.norm_2 = self._build_norm("norm_2", self.filters)
-        self.norm_3 = self._build_norm("norm_3", width, gamma=0.0)  # as in the official code
+        self.norm_3 = _build_norm(self, "norm_3", wide, gamma=0.0)  # as in the official code
         if self.has_shortcut:
-            self.shortcut_norm = self._build_norm("shortcut_norm", width)
-
-    def _build_conv(
-        self,
-        name: str,
-        channels: int,
-        filters: int,
-        kernel_size: int | tuple[int, int] = 1,
-        strides: int = 1,
-    ) -> StdConv2D:
-        conv = StdConv2D(
-            filters,
-            kernel_size,
-            strides=strides,
-            padding="fixed" if self.pre_activation else "same",
-            standardization=self.standardization,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        conv.build((None, None, None, channels))
-        return conv
-
-    def _build_norm(self, name: str, channels: int, gamma: float = 1.0) -> GroupNorm:
-        norm = GroupNorm(self.norm_epsilon, gamma, dtype=self.dtype_policy, name=name)
-        norm.build((None, None, None, channels))
-        return norm
+            self.shortcut_norm = _build_norm(self, "shortcut_norm", wide)
 
     def call(self, maps: Tensor) -> Tensor:
         return self._pre_activation(maps) if self.pre_activation else self._post_activation(maps)
@@ -228,14 +188,10 @@ class ResidualUnit(Layer):
         x = ops.relu(self.norm_2(self.conv_2(x)))
         return ops.relu(shortcut + self.norm_3(self.conv_3(x)))
 
-    def compute_output_shape(self, maps_shape: Shape) -> Shape:
-        batch, *size, _ = maps_shape
-        return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
-
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image."""
         batch, *size, channels = maps_shape
-        after, F = _divided(size, self.strides), self.filters
+        after, F = self.compute_output_shape(maps_shape)[1:3], self.filters
         convs = [(self.conv_1, size, channels), (self.conv_2, size, F), (self.conv_3, after, F)]
         if self.has_shortcut:
             convs.append((self.shortcut, size, channels))
@@ -252,16 +208,13 @@ class ResidualUnit(Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResNetStage(Layer):
+class ResNetStage(_Residual):
     """Residual units of one width, `unit_1` and on; the first one makes the step.
 
     Args:
         num_units: How many units.
-        filters: Channels of the 3 x 3 convolutions; the output has four times as many.
-        strides: Steps of the first unit along both axes.
-        pre_activation: Whether norms come before convolutions, see `ResidualUnit`.
-        norm_epsilon: Added to the variance in the group norms.
-        standardization: Of the kernels, see `StdConv2D`.
+        *args: As for `ResidualUnit`; `strides` are those of the first unit.
+        **kwargs: As for `ResidualUnit`.
 
     Call arguments:
         maps: Float tensor of shape `(B, H, W, C)`.
@@ -270,24 +223,10 @@ class ResNetStage(Layer):
         Float tensor of shape `(B, H / strides, W / strides, 4 filters)`.
     """
 
-    def __init__(
-        self,
-        num_units: int,
-        filters: int,
-        strides: int = 1,
-        pre_activation: bool = False,
-        norm_epsilon: float = 1e-6,
-        standardization: str | None = "std",
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
+    def __init__(self, num_units: int, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
         check_positive("num_units", num_units)
         self.num_units = num_units
-        self.filters = filters
-        self.strides = strides
-        self.pre_activation = pre_activation
-        self.norm_epsilon = norm_epsilon
-        self.standardization = standardization
 
     def build(self, maps_shape: Shape) -> None:
         self.units = []
@@ -310,10 +249,6 @@ class ResNetStage(Layer):
             maps = unit(maps)
         return maps
 
-    def compute_output_shape(self, maps_shape: Shape) -> Shape:
-        batch, *size, _ = maps_shape
-        return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
-
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image."""
         cost = Cost(inputs=math.prod(maps_shape[1:]))
@@ -323,6 +258,29 @@ class ResNetStage(Layer):
         return cost
 
 
-def _divided(size: Sequence[int | None], stride: int) -> Shape:
-    """Height and width after a stride, rounded up; `None` stays unknown."""
-    return tuple(None if pixels is None else -(-pixels // stride) for pixels in size)
+def _build_conv(
+    owner: keras.Layer,
+    name: str,
+    channels: int,
+    filters: int,
+    kernel_size: int = 1,
+    strides: int = 1,
+    padding: str = "same",
+) -> StdConv2D:
+    """A built convolution inside of another layer, with its standardisation and policy."""
+    form, policy = owner.standardization, owner.dtype_policy
+    conv = StdConv2D(filters, kernel_size, strides, padding, form, dtype=policy, name=name)
+    conv.build((None, None, None, channels))
+    return conv
+
+
+def _build_norm(owner: keras.Layer, name: str, channels: int, gamma: float = 1.0) -> GroupNorm:
+    norm = GroupNorm(owner.norm_epsilon, gamma, dtype=owner.dtype_policy, name=name)
+    norm.build((None, None, None, channels))
+    return norm
+
+
+def _strided(shape: Shape, stride: int, channels: int) -> Shape:
+    """Shape of feature maps after a stride, rounded up; unknown sizes stay unknown."""
+    batch, *size, _ = shape
+    return (batch, *(None if side is None else -(-side // stride) for side in size), channels)

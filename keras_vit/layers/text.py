@@ -46,9 +46,6 @@ class SinusoidalPositions(Layer):
         tokens = ops.cast(tokens, self.variable_dtype)
         return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self._table, tokens.dtype)
 
-    def compute_output_spec(self, tokens: Tensor) -> Tensor:
-        return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
-
     def count_costs(self, *_: Shape) -> Cost:
         """Cost for one text: sums of constants."""
         return Cost()
@@ -80,9 +77,6 @@ class EndOfTextPooling(Layer):
         ends = ops.cast(ops.equal(ids, end), "int32")
         first = ops.logical_and(ops.equal(ends, 1), ops.equal(ops.cumsum(ends, axis=1), 1))
         return ops.sum(tokens * ops.cast(first, tokens.dtype)[..., None], axis=1)
-
-    def compute_output_spec(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        return keras.KerasTensor((tokens.shape[0], tokens.shape[2]), dtype=self.compute_dtype)
 
     def count_costs(self, *_: Shape) -> Cost:
         """Cost for one text: next to none."""
