@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import numbers
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 # A shape as Keras passes it: an integer for each axis, or None where the size is unknown, as that
@@ -66,6 +66,26 @@ def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]
             )
 
 
+def check_whole_maps(
+    map_size: tuple[int, int],
+    patch_size: tuple[int, int],
+    image_size: tuple[int, int],
+    stride: int,
+) -> None:
+    """Raises ValueError if feature maps of images of a size are not a whole number of patches."""
+    for axis, positions, patch, pixels in zip(
+        ("height", "width"), map_size, patch_size, image_size, strict=True
+    ):
+        if positions % patch:
+            step = patch * stride
+            raise ValueError(
+                f"The maps of the stem must be a whole number of patches. Received: image_size="
+                f"{image_size}, whose maps are {map_size}, and patch_size={patch_size} "
+                f"({positions % patch} positions of the {axis} left over). Make the {axis} "
+                f"{max(step, pixels // step * step)} pixels, or change patch_size."
+            )
+
+
 def check_heads(width: int, num_heads: int) -> None:
     """Raises ValueError if the heads do not divide the width."""
     if width % num_heads:
@@ -83,6 +103,14 @@ def check_positive(field: str, value: object) -> None:
     """Raises ValueError if `value` is not a positive integer."""
     if not _is_positive_integer(value):
         raise ValueError(f"`{field}` must be a positive integer. Received: {field}={value!r}.")
+
+
+def counts(field: str, values: Iterable[object]) -> tuple[object, ...]:
+    """A tuple of checked positive integers."""
+    values = tuple(values)
+    for value in values:
+        check_positive(field, value)
+    return values
 
 
 def check_rate(field: str, value: float) -> None:
@@ -112,6 +140,34 @@ def check_choice(field: str, value: object, choices: tuple[object, ...]) -> None
         raise ValueError(
             f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
         )
+
+
+def chosen_names(field: str, values: str | Iterable[str], known: tuple[str, ...]) -> Any:
+    """Checked names, one or several, in the order of `known`."""
+    values = (values,) if isinstance(values, str) else tuple(values)
+    for value in values:
+        check_choice(field, value, known)
+    return tuple(name for name in known if name in values)
+
+
+def from_fields(field: str, value: Any, kind: type) -> Any:
+    """Makes a dataclass of a dict of its fields, as `get_config` returns it."""
+    del field
+    return kind(**value) if isinstance(value, dict) else value
+
+
+def check_fields(config: Any, checks: Mapping[str, Callable[[str, Any], Any]]) -> None:
+    """Checks the fields of a frozen dataclass by functions of name and value.
+
+    What a function returns becomes the value, if anything. `None` stays where the type has it.
+    """
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if name not in checks or (value is None and "None" in str(field.type)):
+            continue
+        converted = checks[name](name, value)
+        if converted is not None:
+            object.__setattr__(config, name, converted)
 
 
 _SHOWN_ITEMS = 5

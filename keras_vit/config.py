@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from keras_vit.checks import (
     check_choice,
+    check_fields,
     check_heads,
     check_names,
     check_positive,
     check_rate,
+    check_whole_maps,
     check_whole_patches,
+    chosen_names,
+    counts,
+    from_fields,
     pair,
 )
-from keras_vit.fields import described, documented
+from keras_vit.fields import documented
 
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
@@ -25,33 +31,54 @@ POOLINGS = ("token", "gap", "map", "token_gap", "attention")
 POSITION_BIASES = ("relative_bias", "learned_relative_bias")
 # Positions that the blocks take care of.
 BLOCK_POSITIONS = ("relative", "relative_bias")
-POSITION_EMBEDDINGS = (
-    "learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS, "learned_relative_bias",
-)  # fmt: skip
+POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", "relative", *POSITION_BIASES)
 # Kinds of `GridAttention`, whose weights come from positions.
 GRID_ATTENTIONS = ("relative_2d", "offsets", "quadratic")
 GELUS = ("tanh", "exact", "quick", "relu")
 NORMS = ("layer", "rms")
-# Parts of a model that have a norm inside, or biases to leave out.
-INNER_NORMS = ("attention", "mlp")
+# Parts of a model that have biases to leave out.
 BIASES = ("patch", "query", "key", "value", "projection", "mlp")
-ROTARY_COORDINATES = ("index", "centered")
-AXIS_ORDERS = ("hw", "wh")
 # Methods of `resize_positions`, and of `resize_position_bias`.
 POSITION_RESIZES = ("align_corners", "linear", "bilinear", "bicubic", "bicubic_plain")
 BIAS_RESIZES = (*POSITION_RESIZES, "geometric")
-INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 # Whose rules resizing and cropping follow, and how the crop lies in the image.
 LIBRARIES = ("tensorflow", "timm", "transformers")
 CROP_MODES = ("center", "squash", "border")
 _MAX_CHANNELS = 1 << 16
-_PILLOW_INTERPOLATIONS = ("bilinear", "bicubic")
 RESNET_POOLINGS = ("gap",)
 # Masked patch prediction: what is predicted of a patch, and levels per channel of its colours.
 PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
 COLOR_LEVELS = 8
 STANDARDIZATIONS = ("std", "variance", "torch")
 Config = TypeVar("Config", bound="ViTConfig | ResNetConfig")
+_CHOICES = {
+    "interpolation": ("bilinear", "bicubic", "area", "nearest"),
+    "library": LIBRARIES,
+    "crop_mode": CROP_MODES,
+    "standardization": STANDARDIZATIONS,
+    "coordinates": ("index", "centered"),
+    "order": ("hw", "wh"),
+    "gelu": GELUS,
+    "norm": NORMS,
+    "pooling": POOLINGS,
+    "grid_attention": GRID_ATTENTIONS,
+    "position_embedding": POSITION_EMBEDDINGS,
+}
+_COUNTS = (
+    "width", "depth", "channels", "classes", "pre_logits", "map_heads", "map_mlp_dim", "num_heads",
+    "max_num_patches", "mlp_dim", "head_width", "query_chunk_size", "width_factor",
+)  # fmt: skip
+_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate")
+# How fields are checked and converted, by their names.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(_COUNTS, check_positive),
+    **dict.fromkeys(_RATES, check_rate),
+    **dict.fromkeys(("patch_size", "image_size", "window_size", "reference_grid"), pair),
+    **{name: partial(check_choice, choices=known) for name, known in _CHOICES.items()},
+    "stages": counts,
+    "inner_norms": partial(chosen_names, known=("attention", "mlp")),
+    "without_bias": partial(chosen_names, known=BIASES),
+}
 
 
 @documented
@@ -66,37 +93,28 @@ class Preprocessing:
             `mean` and `std` differ.
     """
 
-    mean: tuple[float, ...] = described(
-        (127.5,), "Per-channel mean in [0, 255]. One value serves all channels."
-    )
-    std: tuple[float, ...] = described(
-        (127.5,), "Per-channel standard deviation in [0, 255], above 0."
-    )
-    interpolation: str = described(
-        "bilinear", 'How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.'
-    )
-    crop_ratio: float | None = described(
-        None,
-        "Side of the centre crop over the shorter side of the resized image, in (0, 1]. `None` "
-        "squashes the whole image to the model's size, as the official code does.",
-    )
-    library: str = described(
-        "tensorflow",
-        'Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code and '
-        'big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow\'s and whose '
-        "sizes and offsets round differently. The pixels are theirs.",
-    )
-    crop_mode: str = described(
-        "center",
-        'What is resized to the model\'s size divided by `crop_ratio`: `"center"` the shorter '
-        'side, `"squash"` both sides, or `"border"` the longer side, with a border of the mean '
-        "colour. Names and meaning are timm's.",
-    )
-    exif_orientation: bool = described(
-        True,
-        "Whether JPEG, PNG and WebP files are turned as their EXIF orientation says, in training "
-        "too.",
-    )
+    _descriptions = """
+    mean: Per-channel mean in [0, 255]. One value serves all channels.
+    std: Per-channel standard deviation in [0, 255], above 0.
+    interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
+    crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
+        `None` squashes the whole image to the model's size, as the official code does.
+    library: Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code and
+        big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow's and whose sizes
+        and offsets round differently. The pixels are theirs.
+    crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the shorter
+        side, `"squash"` both sides, or `"border"` the longer side, with a border of the mean
+        colour. Names and meaning are timm's.
+    exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF orientation says, in
+        training too.
+    """
+    mean: tuple[float, ...] = (127.5,)
+    std: tuple[float, ...] = (127.5,)
+    interpolation: str = "bilinear"
+    crop_ratio: float | None = None
+    library: str = "tensorflow"
+    crop_mode: str = "center"
+    exif_orientation: bool = True
 
     def __post_init__(self) -> None:
         for field in ("mean", "std"):
@@ -110,15 +128,13 @@ class Preprocessing:
             )
         if min(self.std) <= 0:
             raise ValueError(f"`std` must be above 0. Received: std={self.std}.")
-        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        check_fields(self, _CHECKS)
         if self.crop_ratio is not None and not 0 < self.crop_ratio <= 1:
             raise ValueError(
                 f"`crop_ratio` must be in (0, 1], or None. Received: {self.crop_ratio}."
             )
-        check_choice("library", self.library, LIBRARIES)
-        check_choice("crop_mode", self.crop_mode, CROP_MODES)
         if self.library != "tensorflow":
-            check_choice("interpolation", self.interpolation, _PILLOW_INTERPOLATIONS)
+            check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         if self.crop_mode == "border" and (self.library != "timm" or self.crop_ratio is None):
             raise ValueError(
                 'crop_mode="border" is timm\'s: it needs library="timm" and a `crop_ratio`. '
@@ -170,8 +186,7 @@ class ResNetStem:
     standardization: str | None = "std"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))
-        _check_resnet(self)
+        check_fields(self, _CHECKS)
 
     @property
     def channels(self) -> int:
@@ -201,55 +216,42 @@ class ResNetConfig:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    stages: tuple[int, ...] = dataclasses.field(
-        metadata={"description": "Units in each stage, `(3, 4, 6, 3)` in the R50."}
-    )
-    width_factor: int = described(1, "Multiple of the channels of a ResNet, 64 after the root.")
-    image_size: tuple[int, int] | None = described(
-        (224, 224),
-        "Pixels along (height, width); an integer means a square. `None` makes a model for images "
-        "of any size.",
-    )
-    channels: int = described(3, "Channels of an image.")
-    classes: int | None = described(
-        1000, "Outputs of the head, or `None` for a backbone without one."
-    )
-    pooling: str | None = described(
-        "gap", '`"gap"` (mean over positions), or `None` (the feature maps; without a head only).'
-    )
-    norm_epsilon: float = described(1e-5, "Added to the variance in every group norm.")
-    standardization: str | None = described(
-        "variance",
-        '`"variance"` standardises the kernels of the convolutions as the official code does, '
-        '`"torch"` as timm and transformers do; `None` is for kernels that are so already, see '
-        "`fold_standardization`.",
-    )
-    classifier_activation: str | None = described(
-        None, "Activation of the head by its name in Keras; `None` gives logits."
-    )
-    head_bias: float = described(0.0, "Initial bias of the head.")
-    preprocessing: Preprocessing = described(
-        Preprocessing(),
-        "From pixels to the model's range; used by the data pipeline and exports too.",
-    )
-    include_preprocessing: bool = described(
-        True, "Whether the model applies it, and so takes pixels in [0, 255]."
-    )
+    _descriptions = """
+    stages: Units in each stage, `(3, 4, 6, 3)` in the R50.
+    width_factor: Multiple of the channels of a ResNet, 64 after the root.
+    image_size: Pixels along (height, width); an integer means a square. `None` makes a model for
+        images of any size.
+    channels: Channels of an image.
+    classes: Outputs of the head, or `None` for a backbone without one.
+    pooling: `"gap"` (mean over positions), or `None` (the feature maps; without a head only).
+    norm_epsilon: Added to the variance in every group norm.
+    standardization: `"variance"` standardises the kernels of the convolutions as the official code
+        does, `"torch"` as timm and transformers do; `None` is for kernels that are so already, see
+        `fold_standardization`.
+    classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+    head_bias: Initial bias of the head.
+    preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+    include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+    """
+    stages: tuple[int, ...]
+    width_factor: int = 1
+    image_size: tuple[int, int] | None = (224, 224)
+    channels: int = 3
+    classes: int | None = 1000
+    pooling: str | None = "gap"
+    norm_epsilon: float = 1e-5
+    standardization: str | None = "variance"
+    classifier_activation: str | None = None
+    head_bias: float = 0.0
+    preprocessing: Preprocessing = Preprocessing()
+    include_preprocessing: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))
-        if self.image_size is not None:
-            object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        if isinstance(self.preprocessing, dict):
-            object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
-        _check_resnet(self)
-        if not self.stages:
-            raise ValueError("A ResNet needs a stage. Received: stages=().")
-        check_positive("channels", self.channels)
-        if self.classes is not None:
-            check_positive("classes", self.classes)
         if self.pooling is not None:
             check_choice("pooling", self.pooling, RESNET_POOLINGS)
+        check_fields(self, _CHECKS)
+        if not self.stages:
+            raise ValueError("A ResNet needs a stage. Received: stages=().")
         if self.pooling is None and self.classes is not None:
             raise ValueError(
                 'The head reads the mean of the maps. Choose pooling="gap", or classes=None. '
@@ -310,15 +312,11 @@ class RotaryPositions:
     register_base: float | None = None
 
     def __post_init__(self) -> None:
-        check_choice("coordinates", self.coordinates, ROTARY_COORDINATES)
-        check_choice("order", self.order, AXIS_ORDERS)
+        check_fields(self, _CHECKS)
         for field in ("base", "register_base"):
             value = getattr(self, field)
             if value is not None and value <= 1:
                 raise ValueError(f"`{field}` must be above 1. Received: {value}.")
-        if self.reference_grid is not None:
-            grid = pair("reference_grid", self.reference_grid)
-            object.__setattr__(self, "reference_grid", grid)
         if self.coordinates == "centered" and (self.offset or self.reference_grid):
             raise ValueError(
                 '`offset` and `reference_grid` belong to coordinates="index"; centres of patches '
@@ -358,87 +356,55 @@ class BlockOptions:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    num_heads: int = dataclasses.field(
-        metadata={
-            "description": "Attention heads, which divide `width` unless there is a `head_width`."
-        }
-    )
-    mlp_dim: int = dataclasses.field(metadata={"description": "Hidden dimension of the MLP."})
-    head_width: int | None = described(
-        None,
-        "Dimension of queries, keys and values of one head; `None` divides `width` among the "
-        "heads.",
-    )
-    gelu: str = described(
-        "tanh",
-        '`"tanh"` as in the official code, `"exact"` as in timm and transformers, `"quick"`, `x * '
-        'sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI\'s CLIP, or `"relu"`, '
-        "`max(x, 0)` in its place.",
-    )
-    swiglu: bool = described(
-        False,
-        "Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)` "
-        "(https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.",
-    )
-    norm: str = described(
-        "layer", '`"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).'
-    )
-    norm_epsilon: float = described(1e-6, "Added to the variance in every norm.")
-    inner_norms: tuple[str, ...] = described(
-        (),
-        'Norms before the last product of a branch: `"attention"` and `"mlp"` '
-        "(https://arxiv.org/abs/2110.09456), as in EVA-02.",
-    )
-    qk_norm: bool = described(
-        False,
-        "Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).",
-    )
-    qk_norm_bias: bool = described(
-        False, "Whether these norms have a bias, as timm's; RMS norms have none."
-    )
-    layer_scale: float | None = described(
-        None, "Initial value of the learned scale of every branch, or `None` for no scale."
-    )
-    without_bias: tuple[str, ...] = described(
-        (),
-        'Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`, '
-        '`"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but '
-        "with `rope` or `qk_norm`.",
-    )
-    rope: RotaryPositions | None = described(
-        None,
-        "Rotary position embedding of queries and keys, a `RotaryPositions`, in place of "
-        "`position_embedding` or together with it.",
-    )
-    dropout_rate: float = described(
-        0.0, "After the position embedding and every dense layer but q, k, v; in [0, 1)."
-    )
-    attention_dropout_rate: float = described(0.0, "On the attention weights, in [0, 1).")
-    rematerialize: bool = described(
-        False,
-        "Whether training stores only the input of each block and recomputes the rest for the "
-        "gradient: less memory, about a third more computation.",
-    )
-    query_chunk_size: int | None = described(
-        None,
-        "Queries whose attention weights are computed at a time, or `None` for all: less memory "
-        "for large images.",
-    )
+    _descriptions = """
+    num_heads: Attention heads, which divide `width` unless there is a `head_width`.
+    mlp_dim: Hidden dimension of the MLP.
+    head_width: Dimension of queries, keys and values of one head; `None` divides `width` among the
+        heads.
+    gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, `"quick"`, `x *
+        sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP, or `"relu"`,
+        `max(x, 0)` in its place.
+    swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
+        (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
+    norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
+    norm_epsilon: Added to the variance in every norm.
+    inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
+        (https://arxiv.org/abs/2110.09456), as in EVA-02.
+    qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
+    qk_norm_bias: Whether these norms have a bias, as timm's; RMS norms have none.
+    layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
+    without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
+        `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but with
+        `rope` or `qk_norm`.
+    rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
+        `position_embedding` or together with it.
+    dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
+    attention_dropout_rate: On the attention weights, in [0, 1).
+    rematerialize: Whether training stores only the input of each block and recomputes the rest for
+        the gradient: less memory, about a third more computation.
+    query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
+        less memory for large images.
+    """
+    num_heads: int
+    mlp_dim: int
+    head_width: int | None = None
+    gelu: str = "tanh"
+    swiglu: bool = False
+    norm: str = "layer"
+    norm_epsilon: float = 1e-6
+    inner_norms: tuple[str, ...] = ()
+    qk_norm: bool = False
+    qk_norm_bias: bool = False
+    layer_scale: float | None = None
+    without_bias: tuple[str, ...] = ()
+    rope: RotaryPositions | None = None
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    rematerialize: bool = False
+    query_chunk_size: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.rope, dict):
-            object.__setattr__(self, "rope", RotaryPositions(**self.rope))
-        for field, known in (("inner_norms", INNER_NORMS), ("without_bias", BIASES)):
-            object.__setattr__(self, field, _chosen(field, getattr(self, field), known))
-        for field in ("num_heads", "mlp_dim"):
-            check_positive(field, getattr(self, field))
-        for field in ("head_width", "query_chunk_size"):
-            if getattr(self, field) is not None:
-                check_positive(field, getattr(self, field))
-        for field in ("dropout_rate", "attention_dropout_rate"):
-            check_rate(field, getattr(self, field))
-        check_choice("gelu", self.gelu, GELUS)
-        check_choice("norm", self.norm, NORMS)
+        check_fields(self, _CHECKS)
         check_exclusions(vars(self))
 
 
@@ -451,192 +417,128 @@ class ViTConfig:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    patch_size: tuple[int, int] = dataclasses.field(
-        metadata={
-            "description": "Pixels along (height, width) of a patch, or positions of the stem's "
-            "feature maps; an integer means a square."
-        }
-    )
-    width: int = dataclasses.field(metadata={"description": "Dimension `D` of a token."})
-    depth: int = dataclasses.field(metadata={"description": "Number of transformer blocks."})
-    block: BlockOptions = dataclasses.field(
-        metadata={"description": "What the blocks are made of, `BlockOptions` or its fields."}
-    )
-    image_size: tuple[int, int] = described(
-        (224, 224), "Pixels along (height, width); an integer means a square."
-    )
-    channels: int = described(3, "Channels of an image.")
-    classes: int | None = described(
-        1000, "Outputs of the head, or `None` for a backbone without one."
-    )
-    pooling: str | None = described(
-        "token",
-        'Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"` '
-        '(attention with a learned query, and an MLP), `"attention"` (the same without MLP, as in '
-        'AIMv2), `"token_gap"` (the class token, then the mean of the patch tokens, as DINOv2\'s '
-        "classifier), or `None` (every token).",
-    )
-    map_prefix_tokens: bool = described(
-        True, 'Whether `"map"` and `"attention"` also attend to the class token and registers.'
-    )
-    gap_prefix_tokens: bool = described(
-        False, 'Whether `"gap"` is the mean of all tokens, class token and registers too.'
-    )
-    map_heads: int | None = described(
-        None, 'Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.'
-    )
-    map_mlp_dim: int | None = described(
-        None, 'Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.'
-    )
-    class_token: bool = described(True, "Whether a learned token precedes the patches.")
-    distillation_token: bool = described(
-        False, "Whether DeiT's second learned token follows the class token."
-    )
-    num_registers: int = described(0, "Learned tokens after the class token that no head reads.")
-    position_embedding: str = described(
-        "learned",
-        '`"learned"` (a vector per position, the paper\'s), `"learned_2d"` (a row and a column '
-        'half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every block), '
-        '`"relative_bias"` (a learned bias of every head and block for the rows and columns '
-        "between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), "
-        '`"learned_relative_bias"` (both), or `"none"`.',
-    )
-    grid_attention: str | None = described(
-        None,
-        "Attention of https://arxiv.org/abs/1911.03584 in place of that of the blocks: "
-        '`"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.',
-    )
-    position_on_class_token: bool = described(
-        True, "Whether the class and distillation tokens have positions."
-    )
-    position_resize: str = described(
-        "align_corners",
-        "How `adapt_model` and `fine_tune` resize positions to another image size, a method of "
-        '`resize_positions`, or of `resize_position_bias` for `"relative_bias"`. Loading a '
-        "checkpoint sets the method of its project.",
-    )
-    pre_logits: int | None = described(
-        None, "Width of the tanh layer before the head, or `None` for a linear head."
-    )
-    norm_patches: bool = described(
-        False,
-        "Whether patches are normalised before class tokens and positions, as in AIMv2 "
-        "(https://arxiv.org/abs/2411.14402).",
-    )
-    norm_before_blocks: bool = described(
-        False,
-        "Whether tokens are normalised before the first block, as in CLIP "
-        "(https://arxiv.org/abs/2103.00020).",
-    )
-    norm_after_blocks: bool = described(
-        True,
-        "Whether the tokens of the last block are normalised; `False` in the Perception Encoder "
-        "for language and for dense prediction (https://arxiv.org/abs/2504.13181).",
-    )
-    norm_after_pooling: bool = described(
-        False, "Whether the last norm follows the pooling, as in timm's `avg` models."
-    )
-    stochastic_depth_rate: float = described(
-        0.0,
-        "Probability that the last block's branches are dropped, growing linearly from 0 at the "
-        "first block; in [0, 1).",
-    )
-    patch_dropout_rate: float = described(
-        0.0, "Share of the patch tokens left out of each training image, in [0, 1)."
-    )
-    post_norm: bool = described(
-        False,
-        "Whether norms follow the sums of the blocks, as in the first transformer "
-        "(https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after "
-        "the last block.",
-    )
-    num_merged_tokens: int = described(
-        0,
-        "Patch tokens that every block merges into their most similar ones, at most half of its "
-        "input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with the same "
-        "weights.",
-    )
-    window_size: tuple[int, int] | None = described(
-        None,
-        "Patches along (height, width) of the windows that patches attend to, as in ViTDet "
-        "(https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class token and "
-        "registers attend to everything, and everything to them. The weights are the same, and so "
-        "are the outputs where one window covers the image.",
-    )
-    global_blocks: tuple[int, ...] | None = described(
-        None,
-        "Indices of the blocks whose patches attend to all patches in spite of `window_size`; "
-        "`None` takes the last of each quarter of the blocks.",
-    )
-    classifier_activation: str | None = described(
-        None, "Activation of the head by its name in Keras; `None` gives logits."
-    )
-    head_bias: float | None = described(
-        0.0,
-        "Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None` leaves it "
-        "out, as in the projection of CLIP.",
-    )
-    stem: ResNetStem | None = described(
-        None, "A ResNet whose feature maps are split into patches, the paper's hybrid."
-    )
-    max_num_patches: int | None = described(
-        None,
-        "Tokens of an image of any aspect ratio, its patches and padding, as in the NaFlex models "
-        "of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what "
-        "`keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table of "
-        "positions. `None` for images of one size.",
-    )
-    preprocessing: Preprocessing = described(
-        Preprocessing(),
-        "From pixels to the model's range; used by the data pipeline and exports too.",
-    )
-    include_preprocessing: bool = described(
-        True, "Whether the model applies it, and so takes pixels in [0, 255]."
-    )
-    any_size: bool = described(
-        False,
-        "Whether the model takes images of any size: `image_size` is the size that learned "
-        "positions are for, and they are resized to that of each batch by `position_resize`. Zeros "
-        "after the preprocessing fill images up to whole patches, at the bottom and at the right.",
-    )
+    _descriptions = """
+    patch_size: Pixels along (height, width) of a patch, or positions of the stem's feature maps; an
+        integer means a square.
+    width: Dimension `D` of a token.
+    depth: Number of transformer blocks.
+    block: What the blocks are made of, `BlockOptions` or its fields.
+    image_size: Pixels along (height, width); an integer means a square.
+    channels: Channels of an image.
+    classes: Outputs of the head, or `None` for a backbone without one.
+    pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"`
+        (attention with a learned query, and an MLP), `"attention"` (the same without MLP, as in
+        AIMv2), `"token_gap"` (the class token, then the mean of the patch tokens, as DINOv2's
+        classifier), or `None` (every token).
+    map_prefix_tokens: Whether `"map"` and `"attention"` also attend to the class token and
+        registers.
+    gap_prefix_tokens: Whether `"gap"` is the mean of all tokens, class token and registers too.
+    map_heads: Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.
+    map_mlp_dim: Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.
+    class_token: Whether a learned token precedes the patches.
+    distillation_token: Whether DeiT's second learned token follows the class token.
+    num_registers: Learned tokens after the class token that no head reads.
+    position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row and
+        a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every block),
+        `"relative_bias"` (a learned bias of every head and block for the rows and columns between
+        two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"learned_relative_bias"`
+        (both), or `"none"`.
+    grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the blocks:
+        `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
+    position_on_class_token: Whether the class and distillation tokens have positions.
+    position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
+        method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`. Loading a
+        checkpoint sets the method of its project.
+    pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
+    norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
+        (https://arxiv.org/abs/2411.14402).
+    norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
+        (https://arxiv.org/abs/2103.00020).
+    norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
+        Perception Encoder for language and for dense prediction (https://arxiv.org/abs/2504.13181).
+    norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
+    stochastic_depth_rate: Probability that the last block's branches are dropped, growing linearly
+        from 0 at the first block; in [0, 1).
+    patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
+    post_norm: Whether norms follow the sums of the blocks, as in the first transformer
+        (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after the
+        last block.
+    num_merged_tokens: Patch tokens that every block merges into their most similar ones, at most
+        half of its input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with
+        the same weights.
+    window_size: Patches along (height, width) of the windows that patches attend to, as in ViTDet
+        (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class token and
+        registers attend to everything, and everything to them. The weights are the same, and so are
+        the outputs where one window covers the image.
+    global_blocks: Indices of the blocks whose patches attend to all patches in spite of
+        `window_size`; `None` takes the last of each quarter of the blocks.
+    classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+    head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
+        leaves it out, as in the projection of CLIP.
+    stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
+    max_num_patches: Tokens of an image of any aspect ratio, its patches and padding, as in the
+        NaFlex models of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what
+        `keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table of
+        positions. `None` for images of one size.
+    preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+    include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+    any_size: Whether the model takes images of any size: `image_size` is the size that learned
+        positions are for, and they are resized to that of each batch by `position_resize`. Zeros
+        after the preprocessing fill images up to whole patches, at the bottom and at the right.
+    """
+    patch_size: tuple[int, int]
+    width: int
+    depth: int
+    block: BlockOptions
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    classes: int | None = 1000
+    pooling: str | None = "token"
+    map_prefix_tokens: bool = True
+    gap_prefix_tokens: bool = False
+    map_heads: int | None = None
+    map_mlp_dim: int | None = None
+    class_token: bool = True
+    distillation_token: bool = False
+    num_registers: int = 0
+    position_embedding: str = "learned"
+    grid_attention: str | None = None
+    position_on_class_token: bool = True
+    position_resize: str = "align_corners"
+    pre_logits: int | None = None
+    norm_patches: bool = False
+    norm_before_blocks: bool = False
+    norm_after_blocks: bool = True
+    norm_after_pooling: bool = False
+    stochastic_depth_rate: float = 0.0
+    patch_dropout_rate: float = 0.0
+    post_norm: bool = False
+    num_merged_tokens: int = 0
+    window_size: tuple[int, int] | None = None
+    global_blocks: tuple[int, ...] | None = None
+    classifier_activation: str | None = None
+    head_bias: float | None = 0.0
+    stem: ResNetStem | None = None
+    max_num_patches: int | None = None
+    preprocessing: Preprocessing = Preprocessing()
+    include_preprocessing: bool = True
+    any_size: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("patch_size", "image_size"):
-            object.__setattr__(self, field, pair(field, getattr(self, field)))
-        for field, kind in (("block", BlockOptions), ("stem", ResNetStem),
-                            ("preprocessing", Preprocessing)):  # fmt: skip
-            if isinstance(getattr(self, field), dict):
-                object.__setattr__(self, field, kind(**getattr(self, field)))
-        if self.window_size is not None:
-            object.__setattr__(self, "window_size", pair("window_size", self.window_size))
+        check_fields(self, _CHECKS)
         if self.global_blocks is not None:
             blocks = tuple(sorted(set(self.global_blocks)))
             object.__setattr__(self, "global_blocks", blocks)
-        self._check_values()
-        check_exclusions({**vars(self), **vars(self.block)})
-        self._check_sizes()
-        self.preprocessing.per_channel(self.channels)
-
-    def _check_values(self) -> None:
-        for field in ("width", "depth", "channels"):
-            check_positive(field, getattr(self, field))
-        for field in ("classes", "pre_logits", "map_heads", "map_mlp_dim", "max_num_patches"):
-            if getattr(self, field) is not None:
-                check_positive(field, getattr(self, field))
-        for field in ("stochastic_depth_rate", "patch_dropout_rate"):
-            check_rate(field, getattr(self, field))
         if self.num_merged_tokens:
             check_positive("num_merged_tokens", self.num_merged_tokens)
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
-        if self.pooling is not None:
-            check_choice("pooling", self.pooling, POOLINGS)
-        if self.grid_attention is not None:
-            check_choice("grid_attention", self.grid_attention, GRID_ATTENTIONS)
-        check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         bias = self.position_embedding in POSITION_BIASES
         methods = BIAS_RESIZES if bias else POSITION_RESIZES
         check_choice("position_resize", self.position_resize, methods)
+        check_exclusions({**vars(self), **vars(self.block)})
+        self._check_sizes()
+        self.preprocessing.per_channel(self.channels)
 
     def _check_sizes(self) -> None:
         """Raises ValueError if sizes do not divide one another."""
@@ -647,7 +549,8 @@ class ViTConfig:
         if self.stem is None:
             check_whole_patches(self.image_size, self.patch_size)
         else:
-            _check_stem_patches(self.stem, self.image_size, self.patch_size)
+            maps = self.stem.map_size(self.image_size)
+            check_whole_maps(maps, self.patch_size, self.image_size, self.stem.stride)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:
             raise ValueError(
@@ -751,6 +654,13 @@ class ViTConfig:
         return {**fields, **block}
 
 
+_PARTS = {
+    "block": BlockOptions,
+    "rope": RotaryPositions,
+    "stem": ResNetStem,
+    "preprocessing": Preprocessing,
+}
+_CHECKS |= {name: partial(from_fields, kind=kind) for name, kind in _PARTS.items()}
 # Fields that stand in `ViTConfig.block`, and by the names of which everybody else asks for them:
 # tables of families, cards, options of `create_model`, keys of files.
 BLOCK_FIELDS = tuple(field.name for field in dataclasses.fields(BlockOptions))
@@ -864,74 +774,44 @@ def _off(*fields: str) -> dict[str, tuple[Any, ...]]:
 _NO_LOSS = _off("patch_dropout_rate", "num_merged_tokens")  # every patch is in its place
 # What excludes what. docs/configuration.md shows the table.
 EXCLUSIONS = (
-    Exclusion(
-        "position_embedding", ("relative", *POSITION_BIASES),
-        {**_NO_LOSS, **_off("rope", "window_size", "any_size")},
-        "Relative positions need every patch of one grid in its place, and are enough.",
-    ),
-    Exclusion(
-        "position_embedding", POSITION_BIASES, _off("num_registers", "distillation_token"),
-        "The table of biases has entries for one class token, and none for other tokens.",
-    ),
-    Exclusion(
-        "grid_attention", (),
-        {
-            "position_embedding": ("none",), "class_token": (False,), **_NO_LOSS,
-            **_off("num_registers", "qk_norm", "query_chunk_size", "inner_norms", "without_bias"),
-            **_off("rope", "window_size", "any_size", "max_num_patches"),
-        },
-        "Attention by positions on one grid is of all patches, of nothing else, and has no parts.",
-    ),
+    Exclusion("position_embedding", ("relative", *POSITION_BIASES),
+              {**_NO_LOSS, **_off("rope", "window_size", "any_size")},
+              "Relative positions need every patch of one grid in its place, and are enough."),
+    Exclusion("position_embedding", POSITION_BIASES, _off("num_registers", "distillation_token"),
+              "The table of biases has entries for one class token, and none for other tokens."),
+    Exclusion("grid_attention", (),
+              {"position_embedding": ("none",), "class_token": (False,), **_NO_LOSS,
+               **_off("num_registers", "qk_norm", "query_chunk_size", "inner_norms"),
+               **_off("without_bias", "rope", "window_size", "any_size", "max_num_patches")},
+              "Attention by positions on one grid is of all patches, of nothing else, and has no "
+              "parts."),
     Exclusion("rope", (), _NO_LOSS, "Rotary positions need every patch in its place."),
-    Exclusion(
-        "qk_norm_bias", (), {"qk_norm": (True,), "norm": ("layer",)},
-        "The bias is one of layer norms of queries and keys.",
-    ),
-    Exclusion(
-        "num_merged_tokens", (), {"pooling": POOLINGS, **_off("rematerialize")},
-        "A block that merges tokens hands on their sizes, and its tokens are of no single patch.",
-    ),
-    Exclusion(
-        "window_size", (), {**_NO_LOSS, **_off("any_size", "max_num_patches")},
-        "Windows need every patch in its place on a known grid.",
-    ),
-    Exclusion(
-        "window_size", (None,), _off("global_blocks"), "Without windows, all blocks are global."
-    ),
-    Exclusion(
-        "any_size", (), {**_NO_LOSS, **_off("query_chunk_size")},
-        "The number of patches must be known: build the model for one size.",
-    ),
-    Exclusion(
-        "max_num_patches", (),
-        {
-            "class_token": (False,), **_NO_LOSS,
-            **_off("position_embedding", "num_registers", "rope", "stem", "rematerialize"),
-            **_off("any_size"),
-        },
-        "Images of any aspect ratio (max_num_patches) are patches and padding, with learned "
-        "positions that are resampled for each.",
-    ),
-    Exclusion(
-        "pooling", ("token", "token_gap"), {"class_token": (True,)},
-        'The pooling reads the class token, which pooling="gap" and "map" do not need.',
-    ),
-    Exclusion(
-        "pooling", ("token_gap",), _off("norm_after_pooling"),
-        "The pooling joins two vectors, each normalised before.",
-    ),
-    Exclusion(
-        "norm_after_pooling", (), {"norm_after_blocks": (True,)},
-        "The norm after the pooling is the one after the blocks, at another position.",
-    ),
-    Exclusion(
-        "distillation_token", (), {"pooling": ("token", None)},
-        "A distillation token is read together with the class token.",
-    ),
-    Exclusion(
-        "classes", (None,), _off("pre_logits"),
-        "`pre_logits` is a layer of the head, and classes=None asks for no head.",
-    ),
+    Exclusion("qk_norm_bias", (), {"qk_norm": (True,), "norm": ("layer",)},
+              "The bias is one of layer norms of queries and keys."),
+    Exclusion("num_merged_tokens", (), {"pooling": POOLINGS, **_off("rematerialize")},
+              "A block that merges tokens hands on their sizes, and its tokens are of no single "
+              "patch."),
+    Exclusion("window_size", (), {**_NO_LOSS, **_off("any_size", "max_num_patches")},
+              "Windows need every patch in its place on a known grid."),
+    Exclusion("window_size", (None,), _off("global_blocks"),
+              "Without windows, all blocks are global."),
+    Exclusion("any_size", (), {**_NO_LOSS, **_off("query_chunk_size")},
+              "The number of patches must be known: build the model for one size."),
+    Exclusion("max_num_patches", (),
+              {"class_token": (False,), **_NO_LOSS, **_off("position_embedding", "num_registers"),
+               **_off("rope", "stem", "rematerialize", "any_size")},
+              "Images of any aspect ratio (max_num_patches) are patches and padding, with learned "
+              "positions that are resampled for each."),
+    Exclusion("pooling", ("token", "token_gap"), {"class_token": (True,)},
+              'The pooling reads the class token, which pooling="gap" and "map" do not need.'),
+    Exclusion("pooling", ("token_gap",), _off("norm_after_pooling"),
+              "The pooling joins two vectors, each normalised before."),
+    Exclusion("norm_after_pooling", (), {"norm_after_blocks": (True,)},
+              "The norm after the pooling is the one after the blocks, at another position."),
+    Exclusion("distillation_token", (), {"pooling": ("token", None)},
+              "A distillation token is read together with the class token."),
+    Exclusion("classes", (None,), _off("pre_logits"),
+              "`pre_logits` is a layer of the head, and classes=None asks for no head."),
 )  # fmt: skip
 
 
@@ -954,39 +834,6 @@ def check_exclusions(values: Mapping[str, Any]) -> None:
                     f"{field}={values[field]!r}; set {field} to "
                     f"{' or '.join(map(repr, allowed))}, or {other}."
                 )
-
-
-def _chosen(field: str, values: Iterable[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Checked names, in the order of `known`."""
-    values = (values,) if isinstance(values, str) else tuple(values)
-    for value in values:
-        check_choice(field, value, known)
-    return tuple(name for name in known if name in values)
-
-
-def _check_stem_patches(
-    stem: ResNetStem, image_size: tuple[int, int], patch_size: tuple[int, int]
-) -> None:
-    size = stem.map_size(image_size)
-    for axis, positions, patch, pixels in zip(
-        ("height", "width"), size, patch_size, image_size, strict=True
-    ):
-        if positions % patch:
-            step = patch * stem.stride
-            raise ValueError(
-                f"The maps of the stem must be a whole number of patches. Received: image_size="
-                f"{image_size}, whose maps are {size}, and patch_size={patch_size} "
-                f"({positions % patch} positions of the {axis} left over). Make the {axis} "
-                f"{max(step, pixels // step * step)} pixels, or change patch_size."
-            )
-
-
-def _check_resnet(config: ResNetStem | ResNetConfig) -> None:
-    check_positive("width_factor", config.width_factor)
-    for units in config.stages:
-        check_positive("stages", units)
-    if config.standardization is not None:
-        check_choice("standardization", config.standardization, STANDARDIZATIONS)
 
 
 # The official code's range [-1, 1], and the ImageNet statistics of DeiT, MAE and DINOv2.

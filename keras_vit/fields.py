@@ -1,35 +1,25 @@
 """Descriptions of the fields of dataclasses that are flags of a command.
 
-A field, its type, its default and its description stand together. The description is metadata of
-the field: `--help` prints it under `python -OO` too, where docstrings are gone. `documented` adds
-it to the docstring, for `help()`; `scripts/site/docstrings.py` does so for the site, which reads
-source files; an editor shows it with the default, in the signature of the constructor.
+The class attribute `_descriptions` has the form of `Args` in a docstring. `--help` prints it under
+`python -OO` too, where docstrings are gone. `documented` adds it to the docstring, for `help()`;
+`scripts/site/docstrings.py` does so for the site, which reads source files.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import re
 import textwrap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
-_Value = TypeVar("_Value")
 
 
-def described(default: _Value, text: str) -> _Value:
-    """A field of a dataclass with its default and a text that says what it is.
-
-    A field without a default is `dataclasses.field(metadata={"description": text})`, which type
-    checkers know to be required.
-    """
-    field: _Value = dataclasses.field(default=default, metadata={"description": text})
-    return field
-
-
-def descriptions_of(cls: type) -> dict[str, str]:
+def descriptions_of(cls: Any) -> dict[str, str]:
     """The descriptions of a dataclass's fields, by their names."""
-    return {field.name: field.metadata["description"] for field in dataclasses.fields(cls)}
+    entries = re.split(r"\n(?=\S)", inspect.cleandoc(cls._descriptions))  # others are indented
+    pairs = (" ".join(entry.split()).split(": ", 1) for entry in entries)
+    return dict(pairs)
 
 
 def documented(cls: _Class) -> _Class:

@@ -1,4 +1,4 @@
-"""Descriptions of fields: metadata, and the `Args` of the docstring."""
+"""Descriptions of fields, and the `Args` of the docstring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import inspect
 
 import pytest
 
-from keras_vit.fields import described, descriptions_of, documented
+from keras_vit.cli.run_settings import RunSettings
+from keras_vit.config import BlockOptions, Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.fields import descriptions_of, documented
+from keras_vit.train.hyperparameters import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +22,28 @@ class Head:
         ValueError: If a value is out of its range.
     """
 
-    classes: int = dataclasses.field(metadata={"description": "Outputs."})
-    bias: float = described(0.0, "Initial bias of the head, " + "as long a text as this one " * 4)
+    _descriptions = """
+    classes: Outputs.
+    bias: Initial bias of the head, as long a text as this one as long a text as this one as long
+        a text as this one: `0` or more.
+    """
+    classes: int
+    bias: float = 0.0
 
 
-def test_descriptions_are_metadata_and_defaults_stay_defaults():
+def test_descriptions_are_read_by_name():
     assert Head(3) == Head(classes=3, bias=0.0)
     assert list(descriptions_of(Head)) == ["classes", "bias"]
-    with pytest.raises(TypeError, match="classes"):
-        Head()
+    assert descriptions_of(Head)["bias"].endswith("as long a text as this one: `0` or more.")
+
+
+@pytest.mark.parametrize(
+    "cls", [Augmentation, BlockOptions, Preprocessing, Recipe, ResNetConfig, RunSettings, ViTConfig]
+)
+def test_every_field_has_a_description(cls):
+    names = [field.name for field in dataclasses.fields(cls)]
+    assert list(descriptions_of(cls)) == names
+    assert all(descriptions_of(cls).values())
 
 
 def test_descriptions_become_args_before_raises():
@@ -41,7 +58,8 @@ def test_descriptions_become_args_before_raises():
 def test_a_class_without_docstring_stays_without():
     @dataclasses.dataclass
     class Stripped:
-        classes: int = described(0, "Outputs.")
+        _descriptions = "classes: Outputs."
+        classes: int = 0
 
     Stripped.__doc__ = None
     assert documented(Stripped).__doc__ is None

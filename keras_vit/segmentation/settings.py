@@ -10,7 +10,7 @@ import dataclasses
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.cli.run_settings import MODEL_FORMS
 from keras_vit.cli.settings import settings_of_fields
-from keras_vit.fields import described, documented
+from keras_vit.fields import documented
 from keras_vit.train.recipes import DENSE
 
 COMMAND = "segment train"
@@ -30,50 +30,52 @@ def _by_head(rates: dict[str, float]) -> str:
 class SegmentSettings:
     """Settings of a run that trains a segmentation head."""
 
-    images: str | None = described(None, "Folder of images.")
-    masks: str | None = described(None, "Folder of PNG masks of the same names.")
-    classes: str | None = described(
-        None,
-        "Text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks; "
-        "by default the values of the masks.",
-    )
-    model: str | None = described(
-        None,
-        f"Model to train a head on: {MODEL_FORMS}; by default a small one with random weights, by "
-        "the number of images.",
-    )
-    head: str = described("linear", "linear, mlp or dpt, see docs/dense.md.")
-    output: str = described("runs/segment", "Folder of the run.")
-    validation: float = described(0.2, "Share of the images to hold out, or 0.")
-    image_size: int | None = described(
-        None, "Pixels along both sides; by default those of the model."
-    )
-    epochs: int = described(20, "Number of epochs.")
-    batch_size: int = described(8, "Images per step.")
-    learning_rate: float | None = described(
-        None,
-        f"Peak of a cosine schedule; by default {TRAINED_RATE:g} for trained models, with --freeze "
-        f"{_by_head(FROZEN_RATES)}, and for random weights {_by_head(RANDOM_RATES)}.",
-    )
-    warmup_steps: int | None = described(
-        None, "Steps of linear warm-up; by default the share of the recipe `dense`."
-    )
-    clip_norm: float | None = described(
-        DENSE.clip_norm, "Largest global norm of the gradients, or none."
-    )
-    class_weights: bool = described(
-        False,
-        "Whether the loss weighs every pixel by the inverse of its class's share of the training "
-        "masks, so that all classes count alike.",
-    )
-    layer_decay: float | None = described(None, "Ratio of the learning rates of successive blocks.")
-    freeze: bool = described(False, "Whether to train the head alone.")
-    first_value: int = described(0, "Value of the first class in the masks.")
-    ignored: tuple[int | tuple[int, int, int], ...] = described(
-        (255,), "Values of no class, or colours such as 224,224,192."
-    )
-    mask_suffix: str = described("", "What follows the name of an image in that of its mask.")
-    seed: int = described(0, "Random seed.")
+    _descriptions = f"""
+    images: Folder of images.
+    masks: Folder of PNG masks of the same names.
+    classes: Text file with a class per line, such as `road`, or `road 128 64 128` for coloured
+        masks; by default the values of the masks.
+    model: Model to train a head on: {MODEL_FORMS}; by default a small one with random weights, by
+        the number of images.
+    head: linear, mlp or dpt, see docs/dense.md.
+    output: Folder of the run.
+    validation: Share of the images to hold out, or 0.
+    image_size: Pixels along both sides; by default those of the model.
+    epochs: Number of epochs.
+    batch_size: Images per step.
+    learning_rate: Peak of a cosine schedule; by default {TRAINED_RATE:g} for trained models, with
+        --freeze {_by_head(FROZEN_RATES)}, and for random weights {_by_head(RANDOM_RATES)}.
+    warmup_steps: Steps of linear warm-up; by default the share of the recipe `dense`.
+    clip_norm: Largest global norm of the gradients, or none.
+    class_weights: Whether the loss weighs every pixel by the inverse of its class's share of the
+        training masks, so that all classes count alike.
+    layer_decay: Ratio of the learning rates of successive blocks.
+    freeze: Whether to train the head alone.
+    first_value: Value of the first class in the masks.
+    ignored: Values of no class, or colours such as 224,224,192.
+    mask_suffix: What follows the name of an image in that of its mask.
+    seed: Random seed.
+    """
+    images: str | None = None
+    masks: str | None = None
+    classes: str | None = None
+    model: str | None = None
+    head: str = "linear"
+    output: str = "runs/segment"
+    validation: float = 0.2
+    image_size: int | None = None
+    epochs: int = 20
+    batch_size: int = 8
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    clip_norm: float | None = DENSE.clip_norm
+    class_weights: bool = False
+    layer_decay: float | None = None
+    freeze: bool = False
+    first_value: int = 0
+    ignored: tuple[int | tuple[int, int, int], ...] = (255,)
+    mask_suffix: str = ""
+    seed: int = 0
 
     def __post_init__(self) -> None:
         check_choice("head", self.head, ("linear", "mlp", "dpt"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.config import field_names, field_value
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.fields import described, documented
+from keras_vit.fields import documented
 
 if TYPE_CHECKING:
     import keras
@@ -46,98 +46,85 @@ class Recipe:
         ValueError: If a value is out of range, or not exactly one of `steps` and `epochs` is given.
     """
 
-    source: str = dataclasses.field(
-        metadata={"description": "Source of the numbers, and what the source does not say."}
-    )
-    optimizer: str = dataclasses.field(
-        metadata={
-            "description": '`"adam"` (`AdamW`, decoupled weight decay) or `"sgd"` (`SGD`, '
-            "momentum 0.9, the learning rate is not part of the velocity)."
-        }
-    )
-    learning_rate: float = dataclasses.field(
-        metadata={"description": "Peak learning rate, for `batch_size`."}
-    )
-    batch_size: int = dataclasses.field(metadata={"description": "Images per step."})
-    steps: int | None = described(None, "Steps of the optimizer; `None` if `epochs` is given.")
-    epochs: float | None = described(None, "Epochs; `None` if `steps` is given.")
-    warmup_steps: int = described(0, "Steps of linear warm-up from a learning rate of 0.")
-    warmup_epochs: float = described(0.0, "Warm-up in epochs, used where `warmup_steps` is 0.")
-    schedule: str = described(
-        "cosine", '`"cosine"`, `"linear"` or `"staircase"` (divides by ten after each of `drops`).'
-    )
-    end_learning_rate: float = described(0.0, 'Final learning rate of `"cosine"` and `"linear"`.')
-    drops: tuple[float, ...] = described(
-        (), 'Shares of the run after which `"staircase"` divides the learning rate.'
-    )
-    weight_decay: float = described(
-        0.0, "Factor that is multiplied by the current learning rate, as in AdamW."
-    )
-    beta_2: float = described(0.999, 'Decay of the second moment of `"adam"`.')
-    epsilon: float = described(1e-8, 'Added to the root of the second moment by `"adam"`.')
-    decay_kernels_only: bool = described(
-        True, "Whether biases, norms, tokens and positions have no weight decay."
-    )
-    clip_norm: float | None = described(None, "Largest global norm of the gradients, or `None`.")
-    loss: str = described(
-        "softmax",
-        '`"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or '
-        '`"huber"` for regression, see `RegressionLoss`; `"contrastive"` or '
-        '`"contrastive_sigmoid"` for images with captions, see `ContrastiveLoss`.',
-    )
-    sigmoid_smoothing: float = described(
-        0.0, "Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`."
-    )
-    averaging: float | None = described(
-        None,
-        "Momentum of a moving average of the weights (Polyak), which replaces the weights at the "
-        "end of training, or `None`.",
-    )
-    augmentation: Augmentation = described(Augmentation(), "Augmentation of the training images.")
-    image_size: int | None = described(None, "Pixels along both sides; `None` keeps the model's.")
-    progressive_sizes: tuple[int, ...] = described(
-        (),
-        "Image sizes of stages of equal length, rising to `image_size`, such as `(128, 160, 224)`: "
-        "training begins with small images, which are cheaper. Empty for one size.",
-    )
-    dropout_rate: float | None = described(
-        None, "Dropout rate of the model; `None` keeps the model's."
-    )
-    stochastic_depth_rate: float | None = described(
-        None, "Stochastic depth rate of the model; `None` keeps the model's."
-    )
-    head_bias: float = described(0.0, "Initial value of the head's bias.")
-    initial_head: str = described(
-        "zeros",
-        '`"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features of '
-        "about 1,000 training images, so that first steps keep what the model has learnt "
-        "(https://arxiv.org/abs/2202.10054).",
-    )
-    learning_rates: tuple[float, ...] = described(
-        (), "Learning rates that `transfer` tries on held-out images."
-    )
-    held_out: float = described(0.0, "Share of the training images to hold out, or their number.")
-    early_stopping: int = described(
-        0, "Epochs without a better validation accuracy after which training stops; 0 for never."
-    )
-    class_weights: bool = described(
-        False,
-        "Whether the loss weighs every image by the inverse of its class's share of the training "
-        "images, so that all classes count alike.",
-    )
-    balanced_sampling: bool = described(
-        False,
-        "Whether training draws images, with replacement, so that all classes are equally "
-        "frequent.",
-    )
-    lora_rank: int = described(
-        0,
-        "Rank of low-rank updates, which `fine_tune` trains with the head in place of the whole "
-        "model (`keras_vit.models.add_lora`); 0 for none.",
-    )
-    lora_targets: tuple[str, ...] = described(
-        ("qkv",), "Products of the blocks that get an update."
-    )
+    _descriptions = """
+    source: Source of the numbers, and what the source does not say.
+    optimizer: `"adam"` (`AdamW`, decoupled weight decay) or `"sgd"` (`SGD`, momentum 0.9, the
+        learning rate is not part of the velocity).
+    learning_rate: Peak learning rate, for `batch_size`.
+    batch_size: Images per step.
+    steps: Steps of the optimizer; `None` if `epochs` is given.
+    epochs: Epochs; `None` if `steps` is given.
+    warmup_steps: Steps of linear warm-up from a learning rate of 0.
+    warmup_epochs: Warm-up in epochs, used where `warmup_steps` is 0.
+    schedule: `"cosine"`, `"linear"` or `"staircase"` (divides by ten after each of `drops`).
+    end_learning_rate: Final learning rate of `"cosine"` and `"linear"`.
+    drops: Shares of the run after which `"staircase"` divides the learning rate.
+    weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
+    beta_2: Decay of the second moment of `"adam"`.
+    epsilon: Added to the root of the second moment by `"adam"`.
+    decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
+    clip_norm: Largest global norm of the gradients, or `None`.
+    loss: `"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or
+        `"huber"` for regression, see `RegressionLoss`; `"contrastive"` or `"contrastive_sigmoid"`
+        for images with captions, see `ContrastiveLoss`.
+    sigmoid_smoothing: Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`.
+    averaging: Momentum of a moving average of the weights (Polyak), which replaces the weights at
+        the end of training, or `None`.
+    augmentation: Augmentation of the training images.
+    image_size: Pixels along both sides; `None` keeps the model's.
+    progressive_sizes: Image sizes of stages of equal length, rising to `image_size`, such as `(128,
+        160, 224)`: training begins with small images, which are cheaper. Empty for one size.
+    dropout_rate: Dropout rate of the model; `None` keeps the model's.
+    stochastic_depth_rate: Stochastic depth rate of the model; `None` keeps the model's.
+    head_bias: Initial value of the head's bias.
+    initial_head: `"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features
+        of about 1,000 training images, so that first steps keep what the model has learnt
+        (https://arxiv.org/abs/2202.10054).
+    learning_rates: Learning rates that `transfer` tries on held-out images.
+    held_out: Share of the training images to hold out, or their number.
+    early_stopping: Epochs without a better validation accuracy after which training stops; 0 for
+        never.
+    class_weights: Whether the loss weighs every image by the inverse of its class's share of the
+        training images, so that all classes count alike.
+    balanced_sampling: Whether training draws images, with replacement, so that all classes are
+        equally frequent.
+    lora_rank: Rank of low-rank updates, which `fine_tune` trains with the head in place of the
+        whole model (`keras_vit.models.add_lora`); 0 for none.
+    lora_targets: Products of the blocks that get an update.
+    """
+    source: str
+    optimizer: str
+    learning_rate: float
+    batch_size: int
+    steps: int | None = None
+    epochs: float | None = None
+    warmup_steps: int = 0
+    warmup_epochs: float = 0.0
+    schedule: str = "cosine"
+    end_learning_rate: float = 0.0
+    drops: tuple[float, ...] = ()
+    weight_decay: float = 0.0
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    decay_kernels_only: bool = True
+    clip_norm: float | None = None
+    loss: str = "softmax"
+    sigmoid_smoothing: float = 0.0
+    averaging: float | None = None
+    augmentation: Augmentation = dataclasses.field(default=Augmentation())
+    image_size: int | None = None
+    progressive_sizes: tuple[int, ...] = ()
+    dropout_rate: float | None = None
+    stochastic_depth_rate: float | None = None
+    head_bias: float = 0.0
+    initial_head: str = "zeros"
+    learning_rates: tuple[float, ...] = ()
+    held_out: float = 0.0
+    early_stopping: int = 0
+    class_weights: bool = False
+    balanced_sampling: bool = False
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ("qkv",)
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import textwrap
 from typing import Any
@@ -27,9 +28,10 @@ class KerasDocstrings(griffe.Extension):
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         if any(str(decorator.value) == "documented" for decorator in cls.decorators):
-            entries = [f"    {name}: {text}" for name, text in _descriptions(cls).items()]
+            text = ast.literal_eval(str(cls.members["_descriptions"].value).removeprefix("f"))
+            args = textwrap.indent(inspect.cleandoc(text), "    ")
             before, raises, after = cls.docstring.value.partition("Raises:\n")
-            cls.docstring.value = "\n".join([f"{before}\n\nArgs:", *entries, "", raises + after])
+            cls.docstring.value = f"{before}\n\nArgs:\n{args}\n\n{raises}{after}"
         if any(str(base) == "NamedTuple" for base in cls.bases):
             kind = griffe.ParameterKind.positional_or_keyword
             fields = [
@@ -41,21 +43,6 @@ class KerasDocstrings(griffe.Extension):
             this = griffe.Parameter("self", kind=kind)
             parameters = griffe.Parameters(this, *fields)
             cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
-
-
-def _descriptions(cls: griffe.Class) -> dict[str, str]:
-    """Descriptions of a dataclass's fields. Signatures show defaults without them."""
-    found = {}
-    for field in cls.attributes.values():
-        called = str(getattr(field.value, "function", ""))
-        if called == "described":
-            cls.parameters[field.name].default, text = field.value.arguments
-        elif called == "dataclasses.field":
-            (text,) = field.value.arguments[0].value.values  # of the metadata
-        else:
-            continue
-        found[field.name] = ast.literal_eval(str(text).removeprefix("f"))
-    return found
 
 
 def _examples(match: re.Match) -> str:
