@@ -67,10 +67,7 @@ def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]
 
 
 def check_whole_maps(
-    map_size: tuple[int, int],
-    patch_size: tuple[int, int],
-    image_size: tuple[int, int],
-    stride: int,
+    map_size: tuple[int, int], patch_size: tuple[int, int], image_size: tuple[int, int], stride: int
 ) -> None:
     """Raises ValueError if feature maps of images of a size are not a whole number of patches."""
     for axis, positions, patch, pixels in zip(
@@ -137,9 +134,9 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 def check_choice(field: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError if `value` is not one of `choices`."""
     if value not in choices:
-        raise ValueError(
-            f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
-        )
+        start = "None or one of" if None in choices else "one of"
+        known = ", ".join(repr(choice) for choice in choices if choice is not None)
+        raise ValueError(f"`{field}` must be {start} {known}. Received: {value!r}.")
 
 
 def chosen_names(field: str, values: str | Iterable[str], known: tuple[str, ...]) -> Any:

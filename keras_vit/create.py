@@ -183,7 +183,9 @@ def build_from(
         CheckpointError: If the file is damaged.
         CheckpointMismatchError: If it does not fit the model.
     """
-    known = _known_from(card)
+    known: dict[str, Any] = {}
+    if card is not None:
+        known = {"image_size": card.image_size, "preprocessing": card.preprocessing, **card.options}
     if card is None and is_augreg_name(checkpoint.file.path.name):
         known["dropout_rate"] = 0.0  # as its fine-tuning, and its cards
     if "preprocessing" in checkpoint.sidecar.settings:  # of the file itself
@@ -287,17 +289,6 @@ def _after_input(
     if model.config is not None:
         return model
     return with_config(Model(input_tensor, model.output, name=model.name), config)
-
-
-def _known_from(card: Card | None) -> dict[str, Any]:
-    """Fields of the configuration that a card states."""
-    if card is None:
-        return {}
-    return {
-        "image_size": card.image_size,
-        "preprocessing": card.preprocessing,
-        **card.options,
-    }
 
 
 def _check_is_name(variant: str) -> None:

@@ -137,8 +137,9 @@ def build_pretrained(
             "that returns features."
         )
     info = inspect_checkpoint(checkpoint)
+    stated = {} if card is None else card.options
     input_shape = input_shape or shape_of(input_tensor)
-    known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
+    known = {*options, *stated} | ({"pooling"} if pooling is not None else set())
     if input_shape is not None and split_shape(input_shape)[0] is not None:
         known |= {"image_size"}
     check_supported(checkpoint, known)
@@ -151,7 +152,7 @@ def build_pretrained(
     if include_top is None:
         include_top = classes is not None or info.classes is not None
         if not include_top and pooling is None:
-            pooling = {"pooling": "gap", **info.options, **_known(card)}["pooling"]
+            pooling = {"pooling": "gap", **info.options, **stated}["pooling"]
             pooled = {"pooling"}  # by the file
     any_size = (
         isinstance(input_shape, (tuple, list))
@@ -181,10 +182,6 @@ def build_pretrained(
     chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     name = name or find_variant(variant)
     return build_from(checkpoint, config, chosen, card, name, input_tensor, found)
-
-
-def _known(card: Card | None) -> dict[str, Any]:
-    return {} if card is None else card.options
 
 
 def _find_card(weights: str | os.PathLike[str]) -> Card | None:

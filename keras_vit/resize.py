@@ -12,18 +12,15 @@ from keras_vit.checks import check_choice
 from keras_vit.config import POSITION_RESIZES
 
 
-def sincos_2d(
-    grid: tuple[Any, Any], width: int, temperature: float = 10_000.0, xp: Any = np
-) -> Any:
+def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np) -> Any:
     """Computes the fixed sine-cosine embedding of a grid, as in https://arxiv.org/abs/2205.01580.
 
-    Frequencies fall geometrically from 1 to `1 / temperature`; position (y, x) becomes
+    Frequencies fall geometrically from 1 to 1 / 10,000; position (y, x) becomes
     `[sin(x w), cos(x w), sin(y w), cos(y w)]`.
 
     Args:
         grid: Patches along (height, width).
         width: Dimension of an embedding, a multiple of 4 above 4.
-        temperature: Ratio of the highest to the lowest frequency.
         xp: As for `resize_matrix`.
 
     Returns:
@@ -36,17 +33,14 @@ def sincos_2d(
         raise ValueError(f"`width` must be a multiple of 4 from 8 on. Received: width={width}.")
     coordinates = xp.meshgrid(*(_real(xp.arange(count), xp) for count in grid), indexing="ij")
     y, x = (xp.reshape(axis, (-1, 1)) for axis in coordinates)  # (N, 1)
-    frequencies = _real(temperature ** -np.linspace(0.0, 1.0, width // 4), xp)
+    frequencies = _real(10_000.0 ** -np.linspace(0.0, 1.0, width // 4), xp)
     x, y = x * frequencies, y * frequencies  # (N, D / 4)
     table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1)
     return table.astype("float32") if xp is np else table  # (N, D)
 
 
 def resize_positions(
-    table: np.ndarray,
-    grid: Sequence[int],
-    new_grid: Sequence[int],
-    method: str = "align_corners",
+    table: np.ndarray, grid: Sequence[int], new_grid: Sequence[int], method: str = "align_corners"
 ) -> np.ndarray:
     """Resizes a position embedding from one grid of patches to another.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from keras_vit.checks import check_names, pair
+from keras_vit.checks import check_choice, check_names, pair
 from keras_vit.config import (
     POOLINGS,
     RESNET_POOLINGS,
@@ -146,7 +146,8 @@ def configure(
     else:
         changes["classes"] = None
     if pooling is not None or not include_top:
-        _check_pooling(pooling, config)
+        poolings = RESNET_POOLINGS if isinstance(config, ResNetConfig) else POOLINGS
+        check_choice("pooling", pooling, (None, *poolings))
         changes["pooling"] = pooling
     return replace_fields(config, **changes)
 
@@ -199,12 +200,3 @@ def split_shape(
             f"{tuple(input_shape)}; did you mean {(width, channels, height)}?"
         )
     return (height, width), channels
-
-
-def _check_pooling(pooling: str | None, config: ViTConfig | ResNetConfig) -> None:
-    poolings = RESNET_POOLINGS if isinstance(config, ResNetConfig) else POOLINGS
-    if pooling not in (None, *poolings):
-        raise ValueError(
-            f"`pooling` must be None or one of {', '.join(map(repr, poolings))}. "
-            f"Received: {pooling!r}."
-        )

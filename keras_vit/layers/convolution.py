@@ -79,11 +79,7 @@ class StdConv2D(Layer):
         super().__init__(**kwargs)
         check_positive("filters", filters)
         check_choice("padding", padding, _PADDINGS)
-        if standardization not in (None, *STANDARDIZATIONS):
-            raise ValueError(
-                f"`standardization` must be None or one of {', '.join(STANDARDIZATIONS)}. "
-                f"Received: {standardization!r}."
-            )
+        check_choice("standardization", standardization, (None, *STANDARDIZATIONS))
         self.filters = filters
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)
@@ -210,9 +206,6 @@ class GroupNorm(keras.layers.Layer):
         channels = self.gamma.shape[0]
         each = ops.ones((1, 1, channels // _NUM_GROUPS), groups.dtype)
         return ops.reshape(groups * each, (-1, 1, 1, channels))
-
-    def compute_output_shape(self, images_shape: Shape) -> Shape:
-        return images_shape
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon, "gamma": self.initial_gamma}

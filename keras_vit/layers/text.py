@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape
-from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Layer, Tensor
 
 
@@ -46,10 +45,6 @@ class SinusoidalPositions(Layer):
         tokens = ops.cast(tokens, self.variable_dtype)
         return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self._table, tokens.dtype)
 
-    def count_costs(self, *_: Shape) -> Cost:
-        """Cost for one text: sums of constants."""
-        return Cost()
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EndOfTextPooling(Layer):
@@ -77,7 +72,3 @@ class EndOfTextPooling(Layer):
         ends = ops.cast(ops.equal(ids, end), "int32")
         first = ops.logical_and(ops.equal(ends, 1), ops.equal(ops.cumsum(ends, axis=1), 1))
         return ops.sum(tokens * ops.cast(first, tokens.dtype)[..., None], axis=1)
-
-    def count_costs(self, *_: Shape) -> Cost:
-        """Cost for one text: next to none."""
-        return Cost()

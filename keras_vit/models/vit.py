@@ -80,9 +80,8 @@ def build_vit(
 def encode_patches(x: Tensor, config: ViTConfig) -> Tensor:
     """Projects patches to tokens."""
     bias = "patch" not in config.block.without_bias
-    x = PatchEncoder(config.patch_size, config.width, bias, config.any_size, name="patch_encoder")(
-        x
-    )
+    options = (config.patch_size, config.width, bias, config.any_size)
+    x = PatchEncoder(*options, name="patch_encoder")(x)
     return stream_norm(config, "patch_norm")(x) if config.norm_patches else x
 
 
@@ -109,9 +108,8 @@ def regularize(x: Tensor, config: ViTConfig) -> Tensor:
     rate, dtype = config.block.dropout_rate, stream_policy()
     x = keras.layers.Dropout(rate, dtype=dtype, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
-        x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
-            x
-        )
+        rate, prefix = config.patch_dropout_rate, config.num_prefix_tokens
+        x = PatchDropout(rate, prefix, name="patch_dropout")(x)
     return stream_norm(config, "embedding_norm")(x) if config.norm_before_blocks else x
 
 
@@ -232,6 +230,9 @@ def read_tokens(x: Tensor, config: ViTConfig, sizes: Tensor | None = None) -> Te
 def pool(x: Tensor, config: ViTConfig, sizes: Tensor | None = None) -> list[Tensor]:
     """From tokens, and their sizes or the mask of patches, to the input of each head."""
     weighted = {} if sizes is None else {"sizes": sizes}
+    if config.pooling == "token" and config.distillation_token:
+        second = TokenPooling(1, name="distillation_pooling")(x)
+        return [TokenPooling(name="pooling")(x), second]
     if config.pooling == "token" and config.distillation_token:
         second = TokenPooling(1, name="distillation_pooling")(x)
         return [TokenPooling(name="pooling")(x), second]

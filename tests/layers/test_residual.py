@@ -53,7 +53,10 @@ def test_group_norm_computes_what_that_of_keras_does(epsilon):
     [
         (lambda: StdConv2D(0, 3), r"`filters` must be a positive integer"),
         (lambda: StdConv2D(8, 3, padding="full"), "`padding` must be one of 'same'"),
-        (lambda: StdConv2D(8, 3, standardization="yes"), r"must be None or one of std, variance"),
+        (
+            lambda: StdConv2D(8, 3, standardization="yes"),
+            r"must be None or one of 'std', 'variance",
+        ),
         (lambda: GroupNorm().build((None, 4, 4, 48)), r"multiple of 32 channels. Received: 48"),
         (lambda: ResidualUnit(32, 0), r"`strides` must be a positive integer"),
         (lambda: ResNetStage(0, 32), r"`num_units` must be a positive integer"),
