@@ -67,7 +67,7 @@ class AttentionScores(keras.layers.Layer):
         self.block = block
 
     def call(self, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
-        return self.block.attention_scores(tokens, **_given(rotation))
+        return self.block.attention_scores(tokens, rotation)
 
     def get_config(self) -> dict[str, Any]:
         block = keras.saving.serialize_keras_object(self.block)
@@ -123,7 +123,7 @@ class Attention:
         """Float32 attention weights `(B, A, T, T)` of one block, from the result of `tokens`."""
         block = self.blocks[index]
         index = index % len(self.blocks)
-        scores = block.attention_scores(tokens[index], **_given(self._rotation))
+        scores = block.attention_scores(tokens[index], self._rotation)
         return ops.cast(scores, "float32")
 
     def output_weights(self, tokens: list[Tensor]) -> Tensor:
@@ -199,10 +199,6 @@ def rotation_of(call: Any) -> Rotation | None:
     args, kwargs = call.arguments.args, call.arguments.kwargs
     rotation: Rotation | None = args[1] if len(args) > 1 else kwargs.get("rotation")
     return rotation
-
-
-def _given(rotation: Rotation | None) -> dict[str, Rotation]:
-    return {} if rotation is None else {"rotation": rotation}
 
 
 def attention_scores(model: keras.Model, images: Any, block: int = -1) -> np.ndarray:

@@ -220,9 +220,7 @@ def build_pyramid(
     return PyramidModel(single_input(backbone), outputs, name=f"{backbone.name}_pyramid")
 
 
-def _level(
-    x: Tensor, level: int, base: int, channels: int
-) -> Tensor:  # (B, rows, columns, channels)
+def _level(x: Tensor, level: int, base: int, channels: int) -> Tensor:
     name = f"pyramid_{level}"
     for step in range(base - level):  # finer: twice the size, half the channels
         if step:
@@ -236,16 +234,12 @@ def _level(
         size = 2 ** (level - base)
         x = keras.layers.MaxPooling2D(size, data_format=_LAST, name=f"{name}_down")(x)
     for part, kernel in (("project", 1), ("smooth", 3)):
+        own = f"{name}_{part}"
         x = keras.layers.Conv2D(
-            channels,
-            kernel,
-            padding="same",
-            data_format=_LAST,
-            use_bias=False,
-            name=f"{name}_{part}",
+            channels, kernel, padding="same", data_format=_LAST, use_bias=False, name=own
         )(x)
-        x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_{part}_norm")(x)
-    return x
+        x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{own}_norm")(x)
+    return x  # (B, rows, columns, channels)
 
 
 def choose_blocks(
