@@ -8,7 +8,7 @@ handwritten digits (10 classes), and crops of photographs of 64 x 64 pixels in c
 photographs; test crops come from the right quarter of each, that training never sees). Exports each
 model in every precision of LiteRT and ONNX (and OpenVINO), int8 calibrated on 100 training images,
 and prints a JSON line for each file (size over float32's, accuracy on test images, top-1 agreement
-with the model), and for the smallest file within a budget of accuracy (`export_within_budget`).
+with the model), and for the smallest file within a budget of accuracy (`find_export`).
 About seven minutes of a processor's time.
 """
 
@@ -217,13 +217,17 @@ def within_budgets(
 
 def within_budget(model: keras.Model, images, to: str, budget: float, samples=None) -> dict:
     """The smallest file of a format that keeps a budget."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = keras_vit.export.export_within_budget(
-            model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
-        ).figures
+    found = keras_vit.export.find_export(
+        model,
+        images,
+        goal="size",
+        budget=budget,
+        runtimes=[{"onnx": "onnxruntime"}.get(to, to)],
+        calibration=samples,
+    ).figures
     row = {"to": to, "budget": budget, "precision": found["precision"]}
     row["float_layers"] = len(found["float_layers"])
-    row["size"] = round(found["bytes"] / found["float32_bytes"], 3)
+    row["size"] = round(found["size"] / found["candidates"][0]["size"], 3)
     row["accuracy"] = round(found["after"]["accuracy"], 4)
     row |= {"lost": found["lost"], "gained": found["gained"]}
     row["drop_interval"] = [round(value, 4) for value in found["drop_interval"]]

@@ -97,7 +97,7 @@ _SAVED = tuple(f"keras_vit saved_model{kind}" for kind in ("", " xla", " constan
 _FILES = ("litert keras_vit", "onnxruntime keras_vit", "openvino keras_vit")
 
 # Columns of the summary: contestants, of whom the fastest counts, and whom they are divided by.
-# `keras_vit.export.optimize` chooses among the exported files of ours.
+# `keras_vit.export.find_export` chooses among the exported files of ours.
 COLUMNS = {
     "fastest of ours": ((*_PREDICT, *_CALL, *_SAVED, *_FILES), None),
     "`predict` or `fit`": (_PREDICT, None),

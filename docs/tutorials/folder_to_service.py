@@ -138,17 +138,17 @@ for name, (right, of) in recalls("runs/large").items():
 # ## Export within a budget
 #
 # Pictures that took no part so far decide which precision is good enough: the smallest file whose
-# accuracy on them falls by no more than the budget. `budget.json` beside the file says what was
+# accuracy on them falls by no more than the budget. `export.json` beside the file says what was
 # tried, and what it costs.
 
 # %%
-budget = "--to onnx --data later --budget 3% --output shipped"
-assert start(f"keras_vit export runs/large {budget}").wait() == 0
+budget = "--goal size --runtimes onnxruntime --budget 3% --output shipped"
+assert start(f"keras_vit find-export runs/large later {budget}").wait() == 0
 print(*sorted(file.name for file in pathlib.Path("shipped").iterdir()))
 
 # %% [markdown]
 # ```text
-# budget.json model.onnx
+# export.json model.onnx
 # ```
 #
 # int8 was chosen, 23 MiB in place of 84: 26 of the 30 pictures are right before and after (95 % for

@@ -66,13 +66,15 @@ print(
 )
 
 # %% [markdown]
-# ## The smallest file within a budget
+# ## The best file within a budget
 #
-# `export_within_budget` tries the precisions of a format on labelled pictures, and keeps the
-# smallest file whose accuracy falls by no more than the budget.
+# `find_export` tries runtimes and precisions on labelled pictures, and keeps the smallest or
+# fastest file whose accuracy falls by no more than the budget.
 
 # %%
-shipped = keras_vit.export.export_within_budget(model, test, "shipped", budget=0.05, labels=labels)
+shipped = keras_vit.export.find_export(
+    model, test, "shipped", "size", budget=0.05, runtimes=["litert"], labels=labels
+)
 print(shipped)
 
 # %% [markdown]

@@ -144,6 +144,16 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
+def parse_share(text: str) -> float:
+    """Reads `0.5%` and `0.005`."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"a share such as 0.5% or 0.005 is expected. Received: {text!r}"
+        ) from None
+
+
 def parse_sizes(text: str) -> list[tuple[int, int]]:
     """Reads `224,336`, sizes as in `parse_size` with commas."""
     return [parse_size(part) for part in text.split(",")]

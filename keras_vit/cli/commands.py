@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Mapping
-from typing import Any
 
 from keras_vit.cli.arguments import (
     IMAGE_SIZE,
@@ -20,6 +18,7 @@ from keras_vit.cli.arguments import (
     UNREADABLE_FILES,
     Command,
     argument,
+    parse_share,
     parse_sizes,
     setting_argument,
     size_argument,
@@ -34,7 +33,7 @@ from keras_vit.cli.run_settings import (
 )
 from keras_vit.cli.settings import SETTINGS, split_settings
 from keras_vit.config import TASKS
-from keras_vit.export.formats import FORMATS, PRECISIONS, SERVERS, Format
+from keras_vit.export.formats import FORMATS, GOALS, PRECISIONS, RUNTIMES, SERVERS, Format
 
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
@@ -75,17 +74,6 @@ _IMAGES = argument(
 )
 
 _TRAIN_INPUTS = ("model", "data")
-
-
-def _check_export(given: Mapping[str, Any]) -> None:
-    both = given["budget"], given["data"]
-    others = any(given[name] for name in ("precision", "images", "server"))
-    if both != (None, None) and (None in both or others):
-        raise ValueError(
-            "`--budget` and `--data` go together, and choose the precision: leave `--precision`, "
-            "`--images` and `--server` out. `--data` names labelled images that the model was not "
-            f"trained on. Received: --budget {both[0]}, --data {both[1]}."
-        )
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -261,24 +249,60 @@ COMMANDS: tuple[Command, ...] = (
                 "--precision",
                 help=f"float32 (default); {'; '.join(map(_precisions, FORMATS.values()))}",
             ),
-            argument(
-                "--budget",
-                help="largest drop of the accuracy on --data, such as 0.5%%: exports the smallest "
-                "file that keeps it, of all precisions, and budget.json with it",
-            ),
-            argument("data", nargs="?", help="labelled images for --budget, not those of training"),
-            argument(
-                "--goal",
-                default="size",
-                choices=("size", "latency"),
-                help="what --budget makes small: bytes, or the time of one image here",
-            ),
             _TASK,
             _LABELS,
             _IMAGES,
             UNREADABLE_FILES,
         ),
-        check=_check_export,
+    ),
+    Command(
+        "find-export",
+        "cli.models:find_export",
+        "Finds the fastest or smallest export of a model that loses no more than a budget.",
+        (
+            argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
+            argument(
+                "data",
+                nargs="?",
+                help="labelled images, not those of training; without them, answers for --images "
+                "are compared with the model's",
+            ),
+            argument(
+                "--output", help="folder to write the chosen file to, and export.json with figures"
+            ),
+            argument(
+                "--goal",
+                default=GOALS[0],
+                choices=GOALS,
+                help="what is best: the time of a call on this machine, or bytes",
+            ),
+            argument(
+                "--budget",
+                type=parse_share,
+                default=0.01,
+                help="largest drop of the accuracy on DATA, such as 0.5%%; without DATA, largest "
+                "share of images with another top-1 class than from the model, or without classes "
+                "the largest difference; default: 1%%",
+            ),
+            argument(
+                "--runtimes",
+                nargs="+",
+                default=RUNTIMES,
+                choices=RUNTIMES,
+                help="runtimes to try; by default all that are installed",
+            ),
+            argument(
+                "--precisions",
+                nargs="+",
+                choices=PRECISIONS,
+                help="precisions to try; by default all, without any images only float32",
+            ),
+            argument("--batch", type=int, default=1, help="images of a call"),
+            _LABELS,
+            _IMAGES,
+            UNREADABLE_FILES,
+        ),
     ),
     Command(
         "verify",
@@ -292,32 +316,6 @@ COMMANDS: tuple[Command, ...] = (
             argument("model", help=MODEL_FORMS),
             IMAGE_SIZE,
             argument("--tolerance", type=float, help="largest difference allowed"),
-            _IMAGES,
-            UNREADABLE_FILES,
-        ),
-    ),
-    Command(
-        "optimize",
-        "cli.models:optimize_model",
-        "Finds the fastest runtime for a model on this machine, of those that are installed.",
-        (
-            argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
-            argument("--batch", type=int, default=1, help="images of a call"),
-            argument(
-                "--precisions",
-                nargs="+",
-                default=("float32",),
-                choices=PRECISIONS,
-                help="precisions that are allowed; default: float32",
-            ),
-            argument(
-                "--min-agreement",
-                type=float,
-                default=0.99,
-                help="lowest share of the images with the model's top-1 class",
-            ),
-            argument("--output", help="folder to keep the chosen file in"),
             _IMAGES,
             UNREADABLE_FILES,
         ),

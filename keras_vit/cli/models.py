@@ -1,4 +1,4 @@
-"""`keras-vit export`, `verify`, `optimize`, `inspect` and `report`."""
+"""`keras-vit export`, `find-export`, `verify`, `inspect` and `report`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras_vit.cli.resolve import (
     resolve_model,
     task_of,
 )
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, RUNTIMES
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -35,19 +35,10 @@ def export_model(
     images: Sequence[str] = (),
     unreadable: str = "error",
     task: str | None = None,
-    budget: str | None = None,
-    data: str | None = None,
-    goal: str = "size",
     image_size: tuple[int, int] | None = None,
     server: str | None = None,
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
-    if budget is not None or data is not None:
-        assert budget is not None and data is not None  # see the table of commands
-        loaded = open_model(model, image_size)
-        limits = _share(budget), data, goal
-        _export_within_budget(loaded, model, to, output, labels, unreadable, *limits)
-        return
     options: dict[str, Any] = {}
     loaded = open_model(model, image_size)
     if gives_class_maps(loaded):
@@ -85,40 +76,39 @@ def export_model(
     say(export_for_server(loaded, output, server, to, **options))
 
 
-def _export_within_budget(
-    loaded: keras.Model,
+def find_export(
     model: str,
-    to: str,
-    output: str,
-    labels: str | None,
-    unreadable: str,
-    budget: float,
-    data: str,
-    goal: str,
+    data: str | None = None,
+    output: str | None = None,
+    goal: str = "latency",
+    budget: float = 0.01,
+    runtimes: Sequence[str] = RUNTIMES,
+    precisions: Sequence[str] | None = None,
+    batch: int = 1,
+    labels: str | None = None,
+    images: Sequence[str] = (),
+    unreadable: str = "error",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
+    """Finds the fastest or smallest export of a model that loses no more than a budget."""
     from keras_vit.data.sources import open_images
-    from keras_vit.export.budget import export_within_budget
+    from keras_vit.export.search import find_export
 
+    loaded = open_model(model, image_size)
+    pixels = _read_some(images, loaded, unreadable) if images else None
+    limits = output, goal, budget, runtimes, precisions, batch
+    if data is None:
+        names = labels and class_names_of(model, labels, loaded)
+        say(find_export(loaded, pixels, *limits, labels=names, activation=_activation(model)))
+        return
     if gives_class_maps(loaded):
         raise ValueError(
-            f"`--budget` is a share of images, and {model!r} classifies pixels. Leave `--budget` "
-            "and `--data` out."
+            f"Labelled images have a class each, and {model!r} classifies pixels. Pass images by "
+            "`--images`, without labels."
         )
-    names = names_in_data(model, labels, loaded, data)
-    images = open_images(
-        data, None, None if data.startswith("tfds:") else names, unreadable, "test"
-    )
-    say(export_within_budget(loaded, images, output, budget, to, goal))
-
-
-def _share(text: str) -> float:
-    """The number in "0.5%" or "0.005"."""
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise ValueError(
-            f"`--budget` is a share of all images, such as 0.5% or 0.005. Received: {text!r}."
-        ) from None
+    names = None if data.startswith("tfds:") else names_in_data(model, labels, loaded, data)
+    labelled = open_images(data, None, names, unreadable, "test")
+    say(find_export(loaded, labelled, *limits, pixels))
 
 
 def verify_file(
@@ -140,26 +130,6 @@ def verify_file(
     say(report)
     if report.format == "litert":
         say(litert_kernels(path))
-
-
-def optimize_model(
-    model: str,
-    batch: int = 1,
-    precisions: Sequence[str] = ("float32",),
-    min_agreement: float = 0.99,
-    output: str | None = None,
-    images: Sequence[str] = (),
-    unreadable: str = "error",
-    image_size: tuple[int, int] | None = None,
-) -> None:
-    """Finds the fastest runtime for a model on this machine, of those that are installed."""
-    from keras_vit.export.fastest import optimize
-
-    loaded = open_model(model, image_size)
-    pixels = _read_some(images, loaded, unreadable) if images else None
-    activation = _activation(model)
-    limits = (batch, precisions, min_agreement)
-    say(optimize(loaded, pixels, *limits, output=output, activation=activation))
 
 
 def _activation(model: str) -> str | None:

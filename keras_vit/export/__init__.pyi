@@ -1,8 +1,4 @@
 from .adapters import export_adapters as export_adapters
-from .budget import BudgetReport as BudgetReport
-from .budget import export_within_budget as export_within_budget
-from .fastest import OptimizedModel as OptimizedModel
-from .fastest import optimize as optimize
 from .litert import export_litert as export_litert
 from .litert import litert_errors as litert_errors
 from .model_servers import export_for_server as export_for_server
@@ -11,5 +7,7 @@ from .openvino import export_openvino as export_openvino
 from .runners import LiteRTKernels as LiteRTKernels
 from .runners import litert_kernels as litert_kernels
 from .saved_model import export_saved_model as export_saved_model
+from .search import FoundExport as FoundExport
+from .search import find_export as find_export
 from .serving import write_server_config as write_server_config
 from .verify import verify_export as verify_export

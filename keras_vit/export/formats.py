@@ -12,22 +12,38 @@ import importlib
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit.reading import open_regular
 
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A way to run the files of a format, which `optimize` tries.
+    """A way to run the files of a format, which `find_export` tries.
 
     Args:
-        precisions: Precisions of the computation.
-        options: Arguments of the export. Without `precision`, the file has that of the computation.
+        precisions: Precisions of the file and of the computation.
+        options: Further arguments of the export.
+        loading: Arguments of the loader for a precision.
     """
 
     precisions: tuple[str, ...]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    loading: Callable[[str], Mapping[str, Any]] = lambda precision: {}
+
+
+class Rounding(NamedTuple):
+    """How a file rounds dense layers.
+
+    Args:
+        bits: Of weights; inputs have 8.
+        block: Weights of an output that share a scale; `None` is all of them.
+        by_token: Whether each token has a scale, or all have one.
+    """
+
+    bits: int = 8
+    block: int | None = None
+    by_token: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +57,9 @@ class Format:
         file: Name of the files that a search writes.
         tolerances: Largest difference allowed in each precision, relative to the largest value of
             an output.
-        searched: Precisions that `export_within_budget` tries, in this order.
+        runtimes: What `find_export` runs the files in, by name.
+        roundings: How precisions of few bits round.
         calibrated: Precisions whose ranges are measured on images.
-        runtimes: What `optimize` runs the files in, by name.
         is_file: Whether a file has the format, by its first 8 bytes and its suffix.
         advice: What to do where 8 bits change too many answers.
         note: What the report of a file says at its end.
@@ -54,8 +70,8 @@ class Format:
     loader: str
     file: str
     tolerances: Mapping[str, float]
-    searched: tuple[str, ...]
     runtimes: Mapping[str, Runtime]
+    roundings: Mapping[str, Rounding] = dataclasses.field(default_factory=dict)
     calibrated: tuple[str, ...] = ()
     is_file: Callable[[bytes, str], bool] = lambda head, suffix: False  # a directory
     advice: str = "Take another format, whose int8 is calibrated"
@@ -78,6 +94,7 @@ def _find(target: str) -> Callable[..., Any]:
 
 
 _COMPILED = {"jit_compile": True}  # such a version has signatures with and without XLA
+_HALF = ("float32", "bfloat16", "float16")
 FORMATS = {
     format.name: format
     for format in (
@@ -87,9 +104,8 @@ FORMATS = {
             "runners:load_saved_model",
             "model",
             tolerances={"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
-            searched=("float32", "bfloat16", "float16"),
             runtimes={
-                "graph": Runtime(("float32", "bfloat16"), _COMPILED),
+                "graph": Runtime(_HALF, _COMPILED, lambda precision: {"name": "plain_pixels"}),
                 "xla": Runtime(("float32", "bfloat16"), _COMPILED),
                 "constants": Runtime(("bfloat16",), {"constant_weights": True}),
             },
@@ -100,8 +116,13 @@ FORMATS = {
             "runners:load_litert",
             "model.tflite",
             tolerances={"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int4": 0.5, "int8": 0.5},
-            searched=("float32", "float16", "dynamic", "int4", "int8"),
-            runtimes={"litert": Runtime(("float32", "int8"))},
+            runtimes={"litert": Runtime(("float32", "float16", "dynamic", "int4", "int8"))},
+            roundings={
+                "dynamic": Rounding(by_token=True),
+                "int4": Rounding(4, 32, by_token=True),
+                # which has one scale for all tokens only where that loses next to nothing
+                "int8": Rounding(by_token=True),
+            },
             calibrated=("int8",),
             is_file=lambda head, suffix: head[4:] == b"TFL3",
             advice='Take "int8" with layers in float (`float_layers`, the worst of '
@@ -113,12 +134,8 @@ FORMATS = {
             "runners:load_onnx",
             "model.onnx",
             tolerances={"float32": 1e-5, "float16": 2e-2, "int8": 0.5},
-            searched=("float32", "float16", "int8"),
-            runtimes={
-                "onnxruntime": Runtime(("float32", "int8")),
-                # which rounds a float32 file to bfloat16 itself
-                "openvino": Runtime(("float32", "bfloat16"), {"precision": "float32"}),
-            },
+            runtimes={"onnxruntime": Runtime(("float32", "float16", "int8"))},
+            roundings={"int8": Rounding()},
             is_file=lambda head, suffix: head[:1] == b"\x08",  # ir_version of an ONNX model
         ),
         Format(
@@ -127,8 +144,12 @@ FORMATS = {
             "runners:load_openvino",
             "model.xml",
             tolerances={"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5},
-            searched=("float32", "float16", "int8"),
-            runtimes={"openvino": Runtime(("int8",))},
+            runtimes={
+                "openvino": Runtime(
+                    (*_HALF, "int8"), loading=lambda precision: {"precision": precision}
+                )
+            },
+            roundings={"int8": Rounding()},
             calibrated=("int8",),
             is_file=lambda head, suffix: head[:5] == b"<?xml" and suffix == ".xml",
             advice="Keep layers in float by `float_layers`",
@@ -137,15 +158,16 @@ FORMATS = {
         ),
     )
 }
-RUNTIMES = tuple(dict.fromkeys(name for format in FORMATS.values() for name in format.runtimes))
+RUNTIMES = tuple(name for format in FORMATS.values() for name in format.runtimes)
 # Formats that `export_for_server` writes for a server; the first is the default.
 SERVERS = {"triton": ("onnx", "saved_model"), "ovms": ("openvino",)}
-# Precisions that `optimize` tries, in this order.
-PRECISIONS = ("float32", "bfloat16", "int8")
+# Precisions and goals of `find_export`; it tries precisions in this order.
+PRECISIONS = ("float32", "bfloat16", "float16", "dynamic", "int4", "int8")
+GOALS = ("latency", "size")
 
 
 def list_runs() -> list[tuple[str, str, str]]:
-    """Lists what `optimize` can run: format, precision of the computation, and runtime."""
+    """Lists what `find_export` can try: format, precision, and runtime."""
     return [
         (format.name, precision, name)
         for precision in PRECISIONS

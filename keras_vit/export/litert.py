@@ -150,6 +150,7 @@ def litert_errors(
     calibration: Images,
     float_layers: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
 ) -> list[LayerError]:
     """Error of every layer in 8 bits with ranges from calibration, the largest first.
 
@@ -161,11 +162,12 @@ def litert_errors(
         calibration: Images of the task, each of shape `(h, w, C)` and any size, in [0, 255].
         float_layers: Parts of the names of tensors that stay float.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: As for `export_onnx`.
 
     Returns:
         A `LayerError` for every quantised layer.
     """
-    inference = prepare(model, preprocessing=preprocessing)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation)
     samples = calibration_pixels(inference, "int8", calibration, float_layers)
     outputs = check_outputs(inference, None)
     return _convert(inference, outputs, "int8", 1, samples, float_layers)[1]

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.export.formats import FORMATS, Rounding
 from keras_vit.export.inference import Inference
 from keras_vit.runtime.private_names import flatten_layers
 
 _IMAGES, _NAMED = 8, 3
-
-
-class _Rounding(NamedTuple):
-    bits: int  # of weights; inputs have 8
-    block: int | None  # weights of an output that share a scale; None is all of them
-    by_token: bool  # whether each token has a scale, or all have one
-
-
-# LiteRT's "int8" keeps one scale for all tokens only where that loses next to nothing.
-_ROUNDINGS = {
-    ("litert", "dynamic"): _Rounding(8, None, True),
-    ("litert", "int8"): _Rounding(8, None, True),
-    ("litert", "int4"): _Rounding(4, 32, True),
-    ("onnx", "int8"): _Rounding(8, None, False),
-    ("openvino", "int8"): _Rounding(8, None, False),
-}
 
 
 def name_lossy_layers(
@@ -53,7 +38,7 @@ def name_lossy_layers(
     Returns:
         A sentence and a space; empty for a file that is not quantised.
     """
-    rounding = _ROUNDINGS.get((format, precision))
+    rounding = FORMATS[format].roundings.get(precision)
     if rounding is None:
         return ""
     errors = _errors(inference, rounding, images[:_IMAGES])
@@ -96,7 +81,7 @@ class ErrorSums:
         return float(np.sqrt(np.minimum(shares, 1).mean()))
 
 
-def _errors(inference: Inference, rounding: _Rounding, images: Any) -> dict[str, float]:
+def _errors(inference: Inference, rounding: Rounding, images: Any) -> dict[str, float]:
     """The error of every dense layer by its path."""
     layers = flatten_layers(inference.model)
     sums = {layer: ErrorSums() for layer in layers if isinstance(layer, keras.layers.Dense)}
@@ -121,7 +106,7 @@ def _errors(inference: Inference, rounding: _Rounding, images: Any) -> dict[str,
     return {layer.path: total.error() for layer, total in sums.items() if total.count}
 
 
-def _round_both(x: np.ndarray, kernel: np.ndarray, rounding: _Rounding) -> np.ndarray:
+def _round_both(x: np.ndarray, kernel: np.ndarray, rounding: Rounding) -> np.ndarray:
     """The product of inputs `(T, D)` and a kernel `(D, K)`, both rounded."""
     axis = -1 if rounding.by_token else None
     high, low = x.max(axis, keepdims=True, initial=0), x.min(axis, keepdims=True, initial=0)

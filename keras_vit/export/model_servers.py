@@ -17,7 +17,7 @@ from keras_vit.checks import check_choice, check_positive
 from keras_vit.export.formats import FORMATS, SERVERS
 from keras_vit.export.inference import check_labels, prepare
 from keras_vit.export.runners import Runner
-from keras_vit.export.search import Candidate, time_in_turns
+from keras_vit.export.search import time_in_turns
 from keras_vit.export.serving import check_batch_sizes, encode_png, golden_image
 from keras_vit.export.verify import ExportReport
 from keras_vit.files import local_or_remote, publish_version, write_atomically, write_text
@@ -147,9 +147,7 @@ def export_for_server(
 
 def _speed(runner: Runner, images: np.ndarray) -> float:
     """Images per second of the fastest of several calls."""
-    candidate = Candidate("", "", "")
-    time_in_turns({candidate: runner}, images, seconds=0)
-    return candidate.images_per_second
+    return time_in_turns({"file": runner}, images, seconds=0)["file"]
 
 
 def _preferred_size(speeds: Mapping[int, float]) -> int:

@@ -192,8 +192,8 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
 
     Args:
         path: The file.
-        precision: Precision of the computation: `"float32"`, or `"bfloat16"`, which is OpenVINO's
-            own choice on processors that can, whatever the file has.
+        precision: `"bfloat16"` computes in it, which is OpenVINO's own choice on processors that
+            can, whatever the file has; all others in float32.
 
     Raises:
         ImportError: If `openvino` is not installed.
@@ -204,7 +204,7 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
         "CPU", "OPTIMIZATION_CAPABILITIES"
     ):
         raise ValueError("OpenVINO has no bfloat16 on this processor.")
-    hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
+    hint = "bf16" if precision == "bfloat16" else "f32"
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
     read = core.read_model(os.fspath(path))
     # Where the compiler removes the last operator, such as a bias of zeros, it adds another name.

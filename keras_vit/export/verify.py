@@ -26,7 +26,6 @@ from keras_vit.export.runners import Runner
 from keras_vit.models.quantized import quantized_layers
 from keras_vit.progress import Progress
 
-QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
 
@@ -43,7 +42,7 @@ class ExportReport:
 
     Args:
         path: The file or directory; a string if it is a remote address.
-        format: `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
+        format: A key of `FORMATS`, such as `"onnx"`.
         precision: Precision of the file.
         size: Bytes on disk.
         images: Number of images on which both ran.
@@ -197,7 +196,7 @@ def compare(
         precision=precision,
         size=size_of(path),
         images=len(images),
-        max_difference=_largest_difference(outputs, expected, smallest_scale),
+        max_difference=largest_difference(outputs, expected, smallest_scale),
         top1_agreement=_agreement(outputs, expected),
         latency_ms=latency_ms,
         processor_ms=processor_ms,
@@ -276,7 +275,7 @@ def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) ->
         for size in ((height * 3 // 2, width), (height, width // 2 + 1)):  # the second is padded
             pixels = synthetic_images((*size, channels), count=2)
             pairs.append((runner(pixels), expected_outputs(inference, pixels)))
-    worst = [_largest_difference(*pair, inference.smallest_scale) for pair in pairs]
+    worst = [largest_difference(*pair, inference.smallest_scale) for pair in pairs]
     return dataclasses.replace(report, max_difference=max([report.max_difference, *worst]))
 
 
@@ -338,12 +337,12 @@ def check(
 
 def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
     """Advice about a file that differs: rounding of its precision, or a wrong file."""
-    if report.precision in QUANTIZED:
+    format = FORMATS[report.format]
+    if report.precision in format.roundings:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
-        floats = FORMATS[report.format].advice
         return (
-            f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the '
-            f"smallest file for a budget of accuracy.{images}"
+            f'{format.advice}, or "float16"; `keras_vit.export.find_export` finds the smallest '
+            f"file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
     if not is_near or (report.top1_agreement is not None and report.top1_agreement < 0.5):
@@ -399,7 +398,7 @@ def _warn_of_quantized(
         return
     modes = ", ".join(sorted({str(layer.quantization_mode) for layer in quantized}))
     expected = _quantized_outputs(inference, images)
-    difference = _largest_difference(outputs, expected, inference.smallest_scale)
+    difference = largest_difference(outputs, expected, inference.smallest_scale)
     agreement = _agreement(outputs, expected)
     warnings.warn(
         f"Keras quantised {len(quantized)} layers of {inference.source.name!r} ({modes}). The file "
@@ -554,7 +553,7 @@ def size_of(path: str | os.PathLike[str]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _largest_difference(
+def largest_difference(
     outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], smallest_scale: float
 ) -> float:
     """Largest difference of an output over its largest value, at least `smallest_scale`."""

@@ -141,7 +141,7 @@ finally:
         (["train", "a", "--unreadable", "b"], 2, "`unreadable` must be one of"),
         (["zero-shot", "a", "--classes", "b"], 2, "There is nothing to do. Pass --images, or"),
         (["search", "a", "b"], 2, "There is nothing to search for. Pass a text, or --image."),
-        (["export", "a", "--to", "onnx", "--budget", "1%"], 2, "`--budget` and `--data` go togeth"),
+        (["find-export", "a", "--budget", "low"], 2, "a share such as 0.5% or 0.005 is expected"),
     ],
 )
 def test_help_and_what_does_not_exist_answer_at_once(words, code, answer):

@@ -14,11 +14,10 @@ from keras_vit.train.runs import find_exporter
 def test_rows_name_functions_and_known_precisions(format):
     assert format.export.__name__ == f"export_{format.name}"
     assert format.load.__name__ == f"load_{format.name}"
-    assert {*format.searched, *format.calibrated} <= set(format.tolerances)
-    assert format.searched[0] == "float32"  # what the others are compared with
+    assert {*format.roundings, *format.calibrated} <= set(format.tolerances)
     for name, runtime in format.runtimes.items():
         assert name in RUNTIMES and set(runtime.precisions) <= set(PRECISIONS)
-        assert {runtime.options.get("precision", "float32")} <= set(format.tolerances)
+        assert set(runtime.precisions) <= set(format.tolerances)
 
 
 def test_a_row_is_a_format(monkeypatch, tmp_path):

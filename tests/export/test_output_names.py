@@ -260,11 +260,11 @@ def test_the_program_of_deployments_names_a_file_without_classes(maps, tmp_path,
         classify["check"](str(tmp_path / "large.onnx"))
 
 
-def test_a_budget_needs_classes(maps, tmp_path):
+def test_labelled_images_need_classes(maps, tmp_path):
     images = keras_vit.data.read_arrays(np.zeros((4, 32, 32, 3), "uint8"), [0, 1, 0, 1], ["a", "b"])
     model = keras_vit.Model(maps[0], importance(maps[1]))
     with pytest.raises(ValueError, match=r"top-1 accuracy.*outputs importance, and no classes"):
-        keras_vit.export.export_within_budget(model, images, tmp_path / "m")
+        keras_vit.export.find_export(model, images, tmp_path / "m")
     assert not list(tmp_path.iterdir())
 
 

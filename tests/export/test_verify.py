@@ -81,7 +81,7 @@ def test_verify_export_detects_another_model(model, tmp_path, monkeypatch, capsy
     assert "verification" not in capsys.readouterr().err
 
 
-FINE, ADVICE = None, "export_within_budget"
+FINE, ADVICE = None, "find_export"
 
 
 @pytest.mark.parametrize("format", FORMATS)

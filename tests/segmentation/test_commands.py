@@ -329,7 +329,7 @@ def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
     words = ["export", str(path), "--to", "saved_model", "--output", str(tmp_path / "file")]
     assert main([*words, "--precision", "float16"]) == 2
     assert "in float32. Received: --precision float16" in capsys.readouterr().err
-    assert main([*words, "--budget", "1%", "--data", str(folder)]) == 2
+    assert main(["find-export", str(path), str(folder)]) == 2
     assert "classifies pixels" in capsys.readouterr().err
     assert not (tmp_path / "file").exists()
 
