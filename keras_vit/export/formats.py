@@ -63,6 +63,8 @@ class Format:
         is_file: Whether a file has the format, by its first 8 bytes and its suffix.
         advice: What to do where 8 bits change too many answers.
         note: What the report of a file says at its end.
+        program: The program that runs the files, in words.
+        platform: The name of the format in Triton.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Format:
     is_file: Callable[[bytes, str], bool] = lambda head, suffix: False  # a directory
     advice: str = "Take another format, whose int8 is calibrated"
     note: str = ""
+    program: str = ""
+    platform: str = ""
 
     @property
     def export(self) -> Callable[..., Any]:
@@ -109,6 +113,8 @@ FORMATS = {
                 "xla": Runtime(("float32", "bfloat16"), _COMPILED),
                 "constants": Runtime(("bfloat16",), {"constant_weights": True}),
             },
+            program="TensorFlow",
+            platform="tensorflow_savedmodel",
         ),
         Format(
             "litert",
@@ -137,6 +143,8 @@ FORMATS = {
             runtimes={"onnxruntime": Runtime(("float32", "float16", "int8"))},
             roundings={"int8": Rounding()},
             is_file=lambda head, suffix: head[:1] == b"\x08",  # ir_version of an ONNX model
+            program="ONNX Runtime",
+            platform="onnxruntime_onnx",
         ),
         Format(
             "openvino",
@@ -155,6 +163,7 @@ FORMATS = {
             advice="Keep layers in float by `float_layers`",
             note="; checked in float32: elsewhere OpenVINO computes in 16 bits where the processor "
             'can, unless `INFERENCE_PRECISION_HINT` of `compile_model` is "f32"',
+            program="OpenVINO",
         ),
     )
 }

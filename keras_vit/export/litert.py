@@ -31,7 +31,7 @@ from keras_vit.export.inference import (
 )
 from keras_vit.export.litert_int8 import LayerError, quantize
 from keras_vit.export.litert_metadata import LABELS, add_metadata
-from keras_vit.export.runners import count_litert_operators, load_litert
+from keras_vit.export.runners import count_litert_operators
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
@@ -139,9 +139,9 @@ def export_litert(
         _pack(unfinished, model_card(inference, "litert", precision, labels, batch_size), labels)
         _check_operators(unfinished)
         progress.step("checking against the model")
-        kind = unfinished, "litert", precision, load_litert(unfinished)
+        kind = unfinished, "litert", precision, inference
         limits = pixels, of_task, tolerance, batch_size or 4
-        report = check_file(*kind, inference, *limits, float_layers)
+        report = check_file(*kind, *limits, float_layers)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 

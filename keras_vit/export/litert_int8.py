@@ -152,11 +152,6 @@ def _check_float_layers(float_layers: Sequence[str], errors: list[LayerError]) -
         )
 
 
-def worst_first(errors: Sequence[LayerError]) -> list[LayerError]:
-    """Layers in the order in which floats gain most: first those with ranges from calibration."""
-    return sorted(errors, key=lambda row: row.at_run_time)
-
-
 def part_of_name(tensor: str) -> str:
     """The part of a tensor's name that the next export has too: models are numbered in a process.
 

@@ -27,25 +27,6 @@ class _Builder(flatbuffers.Builder):
     def StartVector(self, size: int, count: int, alignment: int) -> int:
         return super().StartVector(size, count, max(alignment, 16) if size == 1 else alignment)
 
-    def table(self, *slots: tuple[str, int, int]) -> int:
-        """Writes a table of `(kind, slot, value)`, of kinds `"offset"` and `"byte"`."""
-        self.StartObject(1 + max(slot for _, slot, _ in slots))
-        for kind, slot, value in slots:
-            if kind == "offset":
-                self.PrependUOffsetTRelativeSlot(slot, value, 0)
-            else:
-                self.PrependUint8Slot(slot, value, 0)
-        return self.EndObject()
-
-    def floats(self, *values: float) -> int:
-        return self.CreateNumpyVector(np.array(values, "float32"))
-
-    def tables(self, *offsets: int) -> int:
-        self.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            self.PrependUOffsetTRelative(offset)
-        return self.EndVector()
-
 
 def add_metadata(data: bytes, name: str, channels: int, classes: Sequence[str]) -> bytes:
     """Adds the metadata that MediaPipe's image tasks need to a LiteRT file.
@@ -97,36 +78,42 @@ def pack(model: Any, size: int) -> bytes:
 
 
 def _metadata(name: str, channels: int, outputs: list[str], classes: Sequence[str]) -> bytes:
+    pixels = {  # in [0, 255], which the file normalises itself: mean 0, standard deviation 1
+        0: "pixels",
+        3: {0: _IMAGE, 1: {0: _COLORS.get(channels, 0)}},
+        4: [{0: _NORMALIZATION, 1: {0: _floats(0), 1: _floats(1)}}],
+        5: {0: _floats(255), 1: _floats(0)},  # the largest and the smallest value
+    }
+    labels = {6: [{0: LABELS, 2: _AXIS_LABELS}]}
+    results = [{0: each, **(labels if each in classes else {})} for each in outputs]
     builder = _Builder(1024)
-    tensors = builder.tables(_input(builder, channels))
-    results = builder.tables(*(_output(builder, each, each in classes) for each in outputs))
-    subgraph = builder.table(("offset", 2, tensors), ("offset", 3, results))
-    subgraphs = builder.tables(subgraph)
-    text, version = builder.CreateString(name), builder.CreateString(_MIN_PARSER)
-    root = builder.table(("offset", 0, text), ("offset", 3, subgraphs), ("offset", 7, version))
+    root = _write(builder, {0: name, 3: [{2: [pixels], 3: results}], 7: _MIN_PARSER})
     builder.Finish(root, _IDENTIFIER)
     return bytes(builder.Output())
 
 
-def _input(builder: _Builder, channels: int) -> int:
-    """Pixels in [0, 255], which the file normalises itself: mean 0, standard deviation 1."""
-    name = builder.CreateString("pixels")
-    properties = builder.table(("byte", 0, _COLORS.get(channels, 0)))
-    content = builder.table(("byte", 0, _IMAGE), ("offset", 1, properties))
-    mean, std = builder.floats(0), builder.floats(1)
-    normalization = builder.table(("offset", 0, mean), ("offset", 1, std))
-    unit = builder.table(("byte", 0, _NORMALIZATION), ("offset", 1, normalization))
-    units = builder.tables(unit)
-    high, low = builder.floats(255), builder.floats(0)
-    stats = builder.table(("offset", 0, high), ("offset", 1, low))
-    slots = ((0, name), (3, content), (4, units), (5, stats))
-    return builder.table(*(("offset", slot, value) for slot, value in slots))
+def _floats(value: float) -> np.ndarray:
+    return np.array([value], "float32")
 
 
-def _output(builder: _Builder, name: str, has_labels: bool) -> int:
-    text = builder.CreateString(name)
-    if not has_labels:
-        return builder.table(("offset", 0, text))
-    file = builder.table(("offset", 0, builder.CreateString(LABELS)), ("byte", 2, _AXIS_LABELS))
-    files = builder.tables(file)
-    return builder.table(("offset", 0, text), ("offset", 6, files))
+def _write(builder: _Builder, value: Any) -> int:
+    """Writes a text, floats, a list of tables, or a table by slots, with integers of one byte."""
+    if isinstance(value, str):
+        return builder.CreateString(value)
+    if isinstance(value, np.ndarray):
+        return builder.CreateNumpyVector(value)
+    if isinstance(value, list):
+        offsets = [_write(builder, each) for each in value]
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        return builder.EndVector()
+    # A table refers to what was written before it.
+    written = {k: _write(builder, x) for k, x in value.items() if not isinstance(x, int)}
+    builder.StartObject(1 + max(value))
+    for slot, each in value.items():
+        if slot in written:
+            builder.PrependUOffsetTRelativeSlot(slot, written[slot], 0)
+        else:
+            builder.PrependUint8Slot(slot, each, 0)
+    return builder.EndObject()

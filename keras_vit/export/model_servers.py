@@ -24,27 +24,6 @@ from keras_vit.files import local_or_remote, publish_version, write_atomically, 
 from keras_vit.reading import read_json
 from keras_vit.runtime.processors import count_cores
 
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """How a server takes a format of `SERVERS`.
-
-    Args:
-        file: The name of the exported file in a version.
-        runtime: The program that runs it, in words.
-        platform: Triton's name of the format.
-    """
-
-    file: str
-    runtime: str
-    platform: str = ""
-
-
-_KINDS = {
-    "onnx": _Kind("model.onnx", "ONNX Runtime", "onnxruntime_onnx"),
-    "saved_model": _Kind("model.savedmodel", "TensorFlow", "tensorflow_savedmodel"),
-    "openvino": _Kind("model.xml", "OpenVINO"),
-}
 _SIGNATURE = "tolerant"  # an unreadable image does not fail the batch, which clients share
 _TYPES = {"float32": "FP32", "int32": "INT32", "int64": "INT64", "bool": "BOOL", "object": "STRING"}
 _PAYS = 0.95  # of the highest speed; a larger batch is not worth the wait
@@ -79,8 +58,8 @@ def export_for_server(
         model: A functional model, as for the export of the format.
         path: Directory of the model in the repository, on a local disk.
         server: `"triton"` or `"ovms"`.
-        format: `"onnx"` or `"saved_model"` for Triton, `"openvino"` for OpenVINO Model Server;
-            `None` takes the first.
+        format: One of `SERVERS`: ONNX or SavedModel for Triton, OpenVINO's for its server; `None`
+            takes the first.
         batch_sizes: Batch sizes that are timed and warmed up, in ascending order; the last is the
             largest batch of Triton.
         batch_timeout_micros: Longest wait of a request for others in Triton, in microseconds.
@@ -120,7 +99,7 @@ def export_for_server(
     encoded = encode_png(image) if format == "saved_model" else None
     with write_atomically(base / "version") as unfinished:
         unfinished.mkdir()
-        file = unfinished / _KINDS[format].file
+        file = unfinished / _file(format)
         if format == "saved_model":
             report = FORMATS[format].export(model, unfinished, version=0, **options)
             (unfinished / "0").rename(file)
@@ -143,6 +122,11 @@ def export_for_server(
     if server == "ovms":
         write_text(base.parent / "config.json", _ovms_config(listed, base.name))
     return dataclasses.replace(report, path=version)
+
+
+def _file(format: str) -> str:
+    """The name of the exported file in a version; Triton's of a SavedModel is fixed."""
+    return "model.savedmodel" if format == "saved_model" else FORMATS[format].file
 
 
 def _speed(runner: Runner, images: np.ndarray) -> float:
@@ -168,7 +152,7 @@ def _triton_config(
     """The text of `config.pbtxt`, a `ModelConfig` of Triton's `model_config.proto`."""
     takes_bytes = example.ndim == 0
     own_name = "image_bytes" if takes_bytes else "pixels"
-    lines = [f"name: {_quoted(name)}", f'platform: "{_KINDS[format].platform}"']
+    lines = [f"name: {_quoted(name)}", f'platform: "{FORMATS[format].platform}"']
     lines += [f"max_batch_size: {sizes[-1]}", f"input {{ {_tensor(own_name, example)} }}"]
     for output, values in sorted(outputs.items()):
         of_classes = labels and output in ("logits", "probabilities")
@@ -256,7 +240,6 @@ def _readme(
     name: str, server: str, format: str, report: ExportReport, speeds: Mapping[int, float]
 ) -> str:
     """The text of `README.md`: what is served, and at which speed."""
-    kind = _KINDS[format]
     first = speeds[min(speeds)]
     rows = [
         f"| {size} | {1e3 * size / speed:.1f} | {speed:.1f} | {speed / first:.2f} |"
@@ -265,10 +248,10 @@ def _readme(
     lines = [
         f"# {name}",
         "",
-        f"{dataclasses.replace(report, path=kind.file)}",
+        f"{dataclasses.replace(report, path=_file(format))}",
         "",
-        f"Speed of the newest version in {kind.runtime}, in the process that exported it, on "
-        f"{count_cores()} cores. The server was not run here; its own time and that of the "
+        f"Speed of the newest version in {FORMATS[format].program}, in the process that exported "
+        f"it, on {count_cores()} cores. The server was not run here; its own time and that of the "
         "network come on top, and its machine may differ.",
         "",
         "| images of a call | ms | images per second | of the first row |",

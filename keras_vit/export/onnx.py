@@ -17,7 +17,7 @@ from keras_vit.export.inference import check_labels, check_outputs, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
 from keras_vit.export.onnx_precision import to_float16, to_int8
-from keras_vit.export.runners import import_onnx, load_onnx
+from keras_vit.export.runners import import_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import ExportReport, Images, check_file, verification_images
 from keras_vit.files import local_or_remote, write_atomically
@@ -99,7 +99,7 @@ def export_onnx(
         card = json.dumps(model_card(inference, "onnx", precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
         progress.step("checking against the model")
-        kind = unfinished, "onnx", precision, load_onnx(unfinished)
+        kind = unfinished, "onnx", precision
         report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 

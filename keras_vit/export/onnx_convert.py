@@ -48,8 +48,10 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
     """
     check_address_space(inference)
     function, weights = _trace(inference, outputs)
-    model = _run_tf2onnx(function, outputs, opset)
+    model = _run_tf2onnx(function, opset)
     graph = _read(model, {**_captured(function), **weights}, opset)
+    results = {x.name: name for x, name in zip(function.outputs, outputs, strict=True)}
+    graph.rename(results | {f"{name}:0": name for name in ("pixels", "patches", "grid")})
     fold_constants(graph, evaluate)
     rewrite(graph, _LAYER_NORM, _layer_norm)
     rewrite(graph, _LAYER_NORM_WITHOUT_CENTER, _layer_norm)
@@ -58,7 +60,7 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
         rewrite(graph, _EXACT_GELU, _gelu("none"))
     _keep_padding_of_pools(graph)
     names = _weight_names(inference.model.variables)
-    _rename_constants(graph, dict(zip(weights, names, strict=True)))
+    graph.rename(dict(zip(weights, names, strict=True)))
     return graph
 
 
@@ -120,10 +122,8 @@ def _captured(function: ConcreteFunction) -> dict[str, np.ndarray]:
     return {tensor.name: value.numpy() for tensor, value in captured}
 
 
-def _run_tf2onnx(
-    function: ConcreteFunction, outputs: tuple[str, ...], opset: int
-) -> onnx.ModelProto:
-    """Converts a concrete function with tf2onnx, and names its results `outputs`.
+def _run_tf2onnx(function: ConcreteFunction, opset: int) -> onnx.ModelProto:
+    """Converts a concrete function with tf2onnx.
 
     The steps of tf2onnx are called one by one to leave out two of its optimizers: the one that
     moves transposes is wrong for feature maps of 1 x 1, and the one that turns means into poolings
@@ -151,19 +151,7 @@ def _run_tf2onnx(
     model = optimizer.optimize_graph(converted, optimizers=kept).make_model("keras_vit")
     if opset > _CONVERTER_OPSET:
         model = onnx.version_converter.convert_version(model, opset)
-    names = {f"{name}:0": name for name in ("pixels", "patches", "grid")}
-    _rename(model, {**dict(zip(results, outputs, strict=True)), **names})
     return model
-
-
-def _rename(model: onnx.ModelProto, names: dict[str, str]) -> None:
-    """Renames tensors of a model."""
-    graph = model.graph
-    for value in [*graph.input, *graph.output]:
-        value.name = names.get(value.name, value.name)
-    for node in graph.node:
-        for field in (node.input, node.output):
-            field[:] = [names.get(name, name) for name in field]
 
 
 def _weight_names(variables: list[keras.Variable]) -> list[str]:
@@ -175,13 +163,6 @@ def _weight_names(variables: list[keras.Variable]) -> list[str]:
         counts[variable.path] += 1
         names.append(f"{variable.path}/{number}" if number else variable.path)
     return names
-
-
-def _rename_constants(graph: Graph, names: dict[str, str]) -> None:
-    """Gives unchanged constants the names of the model's weights."""
-    graph.constants = {names.get(name, name): value for name, value in graph.constants.items()}
-    for node in graph.nodes:
-        node.input[:] = [names.get(name, name) for name in node.input]
 
 
 def _keep_padding_of_pools(graph: Graph) -> None:

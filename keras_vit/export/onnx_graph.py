@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +48,15 @@ class Graph:
     def output_names(self) -> set[str]:
         """Names of the outputs."""
         return {value.name for value in self.outputs}
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Renames tensors."""
+        self.constants = {names.get(name, name): x for name, x in self.constants.items()}
+        for value in [*self.inputs, *self.outputs]:
+            value.name = names.get(value.name, value.name)
+        for node in self.nodes:
+            for field in (node.input, node.output):
+                field[:] = [names.get(name, name) for name in field]
 
     def drop_unused(self) -> None:
         """Removes nodes and constants on which no output depends."""

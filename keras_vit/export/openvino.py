@@ -29,7 +29,7 @@ from keras_vit.export.inference import (
 from keras_vit.export.lossy_layers import is_part
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import save
-from keras_vit.export.runners import import_onnx, import_openvino, load_openvino
+from keras_vit.export.runners import import_onnx, import_openvino
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
@@ -44,6 +44,7 @@ from keras_vit.progress import Progress
 if TYPE_CHECKING:  # an optional package
     import openvino
 
+_NAME = "openvino"
 _OPSET = 20  # with Gelu
 _SMALL = 64  # elements; smaller constants stay float32
 
@@ -106,7 +107,7 @@ def export_openvino(
 
     >>> print(keras_vit.export.export_openvino(model, "model.xml"))
     """
-    check_choice("precision", precision, tuple(FORMATS["openvino"].tolerances))
+    check_choice("precision", precision, tuple(FORMATS[_NAME].tolerances))
     if not os.fspath(path).endswith(".xml"):
         raise ValueError(
             "The path of an OpenVINO file must end in .xml; its weights get the same name with "
@@ -131,12 +132,10 @@ def export_openvino(
             progress.step("quantising")
             graph = _quantize(graph, samples, float_layers)
         progress.step("writing")
-        graph.set_rt_info(
-            json.dumps(model_card(inference, "openvino", precision, labels)), "model_card"
-        )
+        graph.set_rt_info(json.dumps(model_card(inference, _NAME, precision, labels)), "model_card")
         _save(graph, unfinished, precision)
         progress.step("checking against the model")
-        kind = unfinished, "openvino", precision, load_openvino(unfinished)
+        kind = unfinished, _NAME, precision
         report = check_file(*kind, inference, pixels, of_task, tolerance, float_layers=float_layers)
     return dataclasses.replace(report, path=local_or_remote(path))
 

@@ -266,7 +266,7 @@ class ServingModule(tf.Module):
             "images": _concrete(self._from_images, whole),
         }
         if self._jit_compile:
-            signatures[PLAIN_PIXELS] = _concrete(self._classify_plain, sized)
+            signatures[PLAIN_PIXELS] = _concrete(lambda pixels: self._classify(pixels, True), sized)
         if channels not in DECODED_CHANNELS:
             return {**signatures, "serving_default": signatures["float_images"]}
         encoded = tf.TensorSpec((None,), tf.string, "image_bytes")
@@ -275,7 +275,9 @@ class ServingModule(tf.Module):
         signatures["serving_default"] = _concrete(self._from_bytes, encoded)
         signatures["tolerant"] = _concrete(self._from_any_bytes, encoded)
         if self._jit_compile:
-            signatures["plain"] = _concrete(self._from_bytes_plain, encoded)
+            signatures["plain"] = _concrete(
+                lambda image_bytes: self._classify(self._decoded(image_bytes), True), encoded
+            )
         if "features" in self._inference.model.output:
             signatures["features"] = _concrete(self._features, encoded)
         return signatures
@@ -293,9 +295,6 @@ class ServingModule(tf.Module):
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._decoded(image_bytes))
 
-    def _from_bytes_plain(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._classify_plain(self._decoded(image_bytes))
-
     def _from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._map(self._preprocess, images))
 
@@ -307,13 +306,8 @@ class ServingModule(tf.Module):
         outputs = self._classify(pixels)
         return {**{name: _blank(value, valid) for name, value in outputs.items()}, "valid": valid}
 
-    def _classify(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._add_classes(self._run(pixels))
-
-    def _classify_plain(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._add_classes(self._run_plain(pixels))
-
-    def _add_classes(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _classify(self, pixels: Any, is_plain: bool = False) -> dict[str, tf.Tensor]:
+        outputs = self._run_plain(pixels) if is_plain else self._run(pixels)
         if self._labels and "probabilities" in outputs:
             scores, indices = tf.math.top_k(outputs["probabilities"], self._top_k)
             outputs["scores"] = scores

@@ -32,7 +32,7 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS, GOALS, PRECISIONS, RUNTIMES, list_runs
 from keras_vit.export.inference import Inference, check_outputs, prepare
 from keras_vit.export.litert import litert_errors
-from keras_vit.export.litert_int8 import part_of_name, worst_first
+from keras_vit.export.litert_int8 import part_of_name
 from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner
 from keras_vit.export.serving import library_versions
@@ -565,7 +565,8 @@ class _Search:
         progress.update(progress.done, "errors of all layers")
         options = self._options.get("preprocessing"), self._options.get("activation")
         errors = litert_errors(self._model, self._calibration, (), *options)
-        names = tuple(part_of_name(row.tensor) for row in worst_first(errors))
+        errors.sort(key=lambda row: row.at_run_time)  # floats gain most in place of fixed ranges
+        names = tuple(part_of_name(row.tensor) for row in errors)
 
         def is_enough(count: int) -> bool:
             candidate = Candidate("litert", "int8", "litert", names[:count])

@@ -207,7 +207,6 @@ def check_file(
     path: pathlib.Path,
     format: str,
     precision: str,
-    runner: Runner,
     inference: Inference,
     images: np.ndarray,
     of_task: bool,
@@ -216,8 +215,8 @@ def check_file(
     float_layers: Sequence[str] = (),
 ) -> ExportReport:
     """Compares a new file with its model, and checks the differences: `compare`, then `check`."""
+    runner = of_images(FORMATS[format].load(path), inference)
     expected, scale = expected_outputs(inference, images), inference.smallest_scale
-    runner = of_images(runner, inference)
     report = compare(path, format, precision, runner, expected, images, batch_size, scale)
     inference.check_unchanged()
     name_layers = functools.partial(
