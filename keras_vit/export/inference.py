@@ -144,6 +144,10 @@ class Inference:
         """Whether probabilities follow from the outputs."""
         return "logits" in self.model.output and self.activation != _NO_ACTIVATION
 
+    def has_classes(self, name: str) -> bool:
+        """Whether an output has a number for each class."""
+        return self.names.get(name, name) in ("logits", "probabilities")
+
     @property
     def smallest_scale(self) -> float:
         """Smallest value to divide differences of outputs by: next to none for regression."""

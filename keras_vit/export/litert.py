@@ -133,7 +133,7 @@ def export_litert(
         progress.step(f"converting to {precision}")
         data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
-            classes = [name for name in outputs if _has_classes(inference, name)]
+            classes = [name for name in outputs if inference.has_classes(name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
         _pack(unfinished, model_card(inference, "litert", precision, labels, batch_size), labels)
@@ -259,19 +259,10 @@ def _to_int4(data: bytes) -> bytes:
         return pathlib.Path(path).read_bytes()
 
 
-def layers_of_part_blocks(model: keras.Model) -> list[str]:
-    """Lists dense layers that `"int4"` cannot store: their inputs are no whole blocks."""
-    return [
-        f"{variable.path} ({variable.shape[0]})"
-        for variable in model.variables
-        if variable.path.endswith("kernel")
-        and len(variable.shape) == 2
-        and variable.shape[0] % _BLOCK
-    ]
-
-
 def _check_int4(model: keras.Model) -> None:
-    odd = layers_of_part_blocks(model)
+    """Raises a `ValueError` if inputs of dense layers are no whole blocks."""
+    kernels = [x for x in model.variables if x.path.endswith("kernel") and len(x.shape) == 2]
+    odd = [f"{x.path} ({x.shape[0]})" for x in kernels if x.shape[0] % _BLOCK]
     if odd:
         raise ValueError(
             f'precision="int4" needs dense layers whose inputs are a multiple of {_BLOCK}. '
@@ -287,11 +278,6 @@ def _check_operators(path: pathlib.Path) -> None:
             f"The model needs operators that LiteRT does not have: {', '.join(foreign)}. Replace "
             "the layers that use them."
         )
-
-
-def _has_classes(inference: Inference, name: str) -> bool:
-    """Whether an output has a number for each class."""
-    return inference.names.get(name, name) in ("logits", "probabilities")
 
 
 def _pack(path: pathlib.Path, card: dict[str, Any], labels: list[str]) -> None:

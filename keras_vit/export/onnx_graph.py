@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # an optional package
 # A pattern is a number (a constant with this value), a name (any tensor, and the same tensor
 # wherever the name occurs again), or (operator, operand, ...) with a pattern for each operand.
 Pattern = float | str | tuple[Any, ...]
+_Found = dict[str, str]  # tensors by their names in a pattern
 COMMUTATIVE = ("Add", "Mul")
 # The oldest file format for each version of the operator set.
 IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
@@ -69,7 +70,7 @@ class Graph:
         self.constants = {k: v for k, v in self.constants.items() if k in needed}
 
 
-Replacement = Callable[[Graph, "onnx.NodeProto", dict[str, str]], "list[onnx.NodeProto] | None"]
+Replacement = Callable[[Graph, "onnx.NodeProto", _Found], "list[onnx.NodeProto] | None"]
 
 
 def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.ndarray]]) -> None:
@@ -97,11 +98,7 @@ def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.
     graph.drop_unused()
 
 
-def rewrite(
-    graph: Graph,
-    pattern: tuple[Any, ...],
-    replace: Replacement,
-) -> int:
+def rewrite(graph: Graph, pattern: tuple[Any, ...], replace: Replacement) -> int:
     """Replaces every match of a pattern.
 
     Args:
@@ -113,9 +110,9 @@ def rewrite(
     Returns:
         The number of replacements.
     """
-    producers, nodes, count = graph.producers(), [], 0
+    matcher, nodes, count = _Matcher(graph.constants, graph.producers()), [], 0
     for node in graph.nodes:
-        found = next(_match_node(graph, producers, pattern, node, {}), None)
+        found = next(matcher.match_node(pattern, node, {}), None)
         new = None if found is None else replace(graph, node, found)
         nodes.extend([node] if new is None else new)
         count += new is not None
@@ -124,55 +121,45 @@ def rewrite(
     return count
 
 
-def _match(
-    graph: Graph,
-    producers: dict[str, onnx.NodeProto],
-    pattern: Pattern,
-    name: str,
-    found: dict[str, str],
-) -> Iterator[dict[str, str]]:
-    """All ways to match the tensor `name`, given the tensors that are matched already."""
-    if isinstance(pattern, str):
-        if found.get(pattern, name) == name:
-            yield {**found, pattern: name}
-    elif isinstance(pattern, tuple):
-        if name in producers:
-            yield from _match_node(graph, producers, pattern, producers[name], found)
-    elif name in graph.constants:
-        value = graph.constants[name]
-        if value.size == 1 and np.isclose(float(value.reshape(())), pattern, rtol=1e-5):
+@dataclasses.dataclass
+class _Matcher:
+    """Finds all ways to match a pattern, given the tensors that are matched already."""
+
+    constants: dict[str, np.ndarray]
+    producers: dict[str, onnx.NodeProto]
+
+    def match(self, pattern: Pattern, name: str, found: _Found) -> Iterator[_Found]:
+        if isinstance(pattern, str):
+            if found.get(pattern, name) == name:
+                yield {**found, pattern: name}
+        elif isinstance(pattern, tuple):
+            if name in self.producers:
+                yield from self.match_node(pattern, self.producers[name], found)
+        elif name in self.constants:
+            value = self.constants[name]
+            if value.size == 1 and np.isclose(float(value.reshape(())), pattern, rtol=1e-5):
+                yield found
+
+    def match_node(
+        self, pattern: tuple[Any, ...], node: onnx.NodeProto, found: _Found
+    ) -> Iterator[_Found]:
+        operator, *operands = pattern
+        if node.op_type != operator or len(node.input) < len(operands):
+            return
+        orders = [list(node.input)]
+        if operator in COMMUTATIVE:
+            orders.append(orders[0][::-1])
+        for names in orders:
+            yield from self.match_all(operands, names, found)
+
+    def match_all(
+        self, patterns: list[Pattern], names: list[str], found: _Found
+    ) -> Iterator[_Found]:
+        if not patterns:
             yield found
-
-
-def _match_node(
-    graph: Graph,
-    producers: dict[str, onnx.NodeProto],
-    pattern: tuple[Any, ...],
-    node: onnx.NodeProto,
-    found: dict[str, str],
-) -> Iterator[dict[str, str]]:
-    operator, *operands = pattern
-    if node.op_type != operator or len(node.input) < len(operands):
-        return
-    orders = [list(node.input)]
-    if operator in COMMUTATIVE:
-        orders.append(orders[0][::-1])
-    for names in orders:
-        yield from _match_all(graph, producers, operands, names, found)
-
-
-def _match_all(
-    graph: Graph,
-    producers: dict[str, onnx.NodeProto],
-    patterns: list[Pattern],
-    names: list[str],
-    found: dict[str, str],
-) -> Iterator[dict[str, str]]:
-    if not patterns:
-        yield found
-        return
-    for first in _match(graph, producers, patterns[0], names[0], found):
-        yield from _match_all(graph, producers, patterns[1:], names[1:], first)
+            return
+        for first in self.match(patterns[0], names[0], found):
+            yield from self.match_all(patterns[1:], names[1:], first)
 
 
 def save(graph: Graph, path: pathlib.Path, external: bool, metadata: dict[str, str]) -> None:

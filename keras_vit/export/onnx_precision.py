@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # an optional package
     import onnx
 
 _FLOAT, _HALF = 1, 10  # onnx.TensorProto.FLOAT and FLOAT16
+_NAMES = {_FLOAT: "float32", _HALF: "float16"}
 # Sums over many values stay float32 (LayerNormalization sums in float32 by itself), as does
 # padding, whose value would become 0 in float16 (see `_keep_padding_of_pools`).
 _FLOAT32_OPERATORS = (
@@ -36,66 +37,48 @@ def to_float16(graph: Graph) -> None:
     The normalisation of pixels before it stays float32, as do softmax, sums, and the inputs and
     outputs of the graph.
     """
-    caster = _Caster(graph)
+    nodes: list[onnx.NodeProto] = []
+    casts: dict[tuple[str, int], str] = {}
     types: dict[str, int | None] = {
         value.name: value.type.tensor_type.elem_type for value in graph.inputs
     }
     types.update({k: _FLOAT for k, v in graph.constants.items() if v.dtype == np.float32})
     weighted: set[str] = set()  # tensors that depend on a matrix product
+
+    def cast(name: str, target: int) -> str:
+        """The name of a tensor in a type, which is cast once."""
+        if types.get(name) not in _NAMES or types[name] == target:
+            return name
+        if (name, target) not in casts:
+            casts[name, target] = result = f"{name}/{_NAMES[target]}"
+            if name in graph.constants:
+                graph.constants[result] = graph.constants[name].astype(_NAMES[target])
+            else:
+                nodes.append(_cast_node(name, result, target))
+        return casts[name, target]
+
     for node in graph.nodes:
         after = node.op_type in _WEIGHTED or not weighted.isdisjoint(node.input)
         target = _HALF if after and node.op_type not in _FLOAT32_OPERATORS else _FLOAT
         kind = _output_type(node, types)
-        caster.read_as(node, target, types)
-        caster.nodes.append(node)
-        if node.op_type != "Cast" and kind in (_FLOAT, _HALF):
+        if node.op_type != "Shape":
+            node.input[:] = [cast(name, target) for name in node.input]
+        nodes.append(node)
+        if node.op_type != "Cast" and kind in _NAMES:
             kind = target
-        for name in node.output:
-            types[name] = kind
-            if after:
-                weighted.add(name)
-    caster.restore_outputs(types)
-    graph.nodes = caster.nodes
+        types.update(dict.fromkeys(node.output, kind))
+        if after:
+            weighted.update(node.output)
+    for output in graph.outputs:  # back to float32, under the same names
+        if types[output.name] != _HALF:
+            continue
+        inner = f"{output.name}/float16"
+        for node in nodes:
+            for field in (node.input, node.output):
+                field[:] = [inner if name == output.name else name for name in field]
+        nodes.append(_cast_node(inner, output.name, _FLOAT))
+    graph.nodes = nodes
     graph.drop_unused()
-
-
-class _Caster:
-    """Casts inputs of nodes, each tensor once per type."""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-        self.nodes: list[onnx.NodeProto] = []
-        self._names: dict[tuple[str, int], str] = {}
-
-    def read_as(self, node: onnx.NodeProto, target: int, types: dict[str, int | None]) -> None:
-        """Casts the float inputs of a node to the type `target`."""
-        if node.op_type == "Shape":
-            return
-        for index, name in enumerate(node.input):
-            if types.get(name) in (_FLOAT, _HALF) and types[name] != target:
-                node.input[index] = self._cast(name, target)
-
-    def restore_outputs(self, types: dict[str, int | None]) -> None:
-        """Casts the outputs of the graph back to float32, under the same names."""
-        for output in self.graph.outputs:
-            if types[output.name] != _HALF:
-                continue
-            inner = f"{output.name}/float16"
-            for node in self.nodes:
-                for field in (node.input, node.output):
-                    field[:] = [inner if name == output.name else name for name in field]
-            self.nodes.append(_cast_node(inner, output.name, _FLOAT))
-
-    def _cast(self, name: str, target: int) -> str:
-        key = (name, target)
-        if key not in self._names:
-            self._names[key] = f"{name}/{'float16' if target == _HALF else 'float32'}"
-            if name in self.graph.constants:
-                kind = np.float16 if target == _HALF else np.float32
-                self.graph.constants[self._names[key]] = self.graph.constants[name].astype(kind)
-            else:
-                self.nodes.append(_cast_node(name, self._names[key], target))
-        return self._names[key]
 
 
 def _cast_node(source: str, result: str, target: int) -> onnx.NodeProto:

@@ -379,7 +379,7 @@ class _Search:
         known = self._images
         self._count = sum(map(len, self._batches)) if known is None else known.num_images
         self._names = check_outputs(inference, None)
-        scores = [name for name in self._names if self._kind(name) in ("logits", "probabilities")]
+        scores = [name for name in self._names if inference.has_classes(name)]
         has_classes = inference.has_probabilities and inference.classes != 1
         self._scores = scores[0] if scores and has_classes else None
         self._expected: dict[str, np.ndarray] = {}
@@ -543,12 +543,9 @@ class _Search:
         """The most probable class of every image, and the probability of its own."""
         assert self._scores is not None  # see `_check_task`
         scores = outputs[self._scores].astype("float64")
-        shares = tf.nn.softmax(scores).numpy() if self._kind(self._scores) == "logits" else scores
+        is_logits = self._inference.names.get(self._scores, "logits") == "logits"
+        shares = tf.nn.softmax(scores).numpy() if is_logits else scores
         return scores.argmax(-1), shares[np.arange(len(labels)), labels]
-
-    def _kind(self, name: str) -> str:
-        """The output that has the values of one with a name of the model's own."""
-        return self._inference.names.get(name, name)
 
     def _add_float_layers(self, goal: str, budget: float, progress: Progress) -> None:
         """Tries LiteRT's int8 with the worst layers in float, as few as are needed.
