@@ -11,6 +11,7 @@ import torch
 
 from scripts.peers.parity_theirs import timm, transformers  # which makes both importable
 
+POOLED = ("Siglip", "CLIP", "MetaClip", "Beit", "Data2Vec", "Aimv2", "Bit")  # what ours return
 LIMIT = 3e-5  # of the largest output, in float32
 
 
@@ -33,8 +34,8 @@ def run(folder: pathlib.Path, pixels: torch.Tensor) -> torch.Tensor:
     for name in ("logits", "image_embeds"):
         if hasattr(output, name):
             return getattr(output, name)
-    if "Siglip" in type(model).__name__ and output.pooler_output is not None:
-        return output.pooler_output
+    if any(name in type(model).__name__ for name in POOLED) and output.pooler_output is not None:
+        return output.pooler_output.flatten(1)
     tokens = output.last_hidden_state
     return tokens.mean(1) if "Aimv2" in type(model).__name__ else tokens[:, 0]
 
