@@ -27,7 +27,6 @@ from keras_vit.reading import read_bytes
 _OTHER_IMAGES = (".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
 ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
-_READS_WEBP = hasattr(tf.io, "decode_webp")
 _CHUNK = 256  # files that a thread checks before it reports
 _Path = TypeVar("_Path", str, pathlib.Path)
 _Result = TypeVar("_Result")
@@ -287,7 +286,7 @@ def examine(path: str | os.PathLike[str], check: str, max_pixels: int = MAX_PIXE
     ending = os.path.splitext(path)[1]
     if ending.lower() in _OTHER_IMAGES:
         return f"is of a format that TensorFlow does not read ({ending}): convert it"
-    problem = find_problem(path, max_pixels, _READS_WEBP)
+    problem = find_problem(path, max_pixels)
     if problem or check == "headers":
         return problem
     return _decoding_damage(read_bytes(path), max_pixels)
@@ -306,7 +305,7 @@ def examine_bytes(
     """
     if check == "none":
         return None
-    problem = find_problem_in(file, size, max_pixels, _READS_WEBP)
+    problem = find_problem_in(file, size, max_pixels)
     if problem or check == "headers":
         return problem
     file.seek(0)

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
+import tensorflow as tf
+
 from keras_vit.reading import is_regular, open_regular
 
 # Height times width above which an image is refused: 5,792 x 5,792, 100 MB in three channels.
@@ -22,6 +24,7 @@ _JPEG_END = b"\xff\xd9"
 _TAIL = 4096
 _BLOCK = 1 << 20
 _MAX_PARTS = 1 << 17  # segments or chunks looked at: those of a PNG of 1 GB, whose have 8 KB mostly
+_READS_WEBP = hasattr(tf.io, "decode_webp")
 ORIENTATION = 0x0112  # tag of EXIF and TIFF
 _MAX_EXIF = 1 << 16  # bytes; a segment of a JPEG is not longer
 EXIF_SEGMENTS = 3  # of a JPEG: EXIF is the first segment, or follows the one or two of JFIF
@@ -29,15 +32,12 @@ EXIF_SEGMENTS = 3  # of a JPEG: EXIF is the first segment, or follows the one or
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def find_problem(
-    path: str | os.PathLike[str], max_pixels: int, reads_webp: bool = True
-) -> str | None:
+def find_problem(path: str | os.PathLike[str], max_pixels: int) -> str | None:
     """Checks whether an image file can be read, by its first and last bytes.
 
     Args:
         path: The file.
         max_pixels: Height times width above which an image is rejected.
-        reads_webp: Whether TensorFlow reads WebP.
 
     Returns:
         The reason why the file cannot be read, or `None`. Damage in the middle is not found.
@@ -46,17 +46,15 @@ def find_problem(
         if not is_regular(path):
             return "is no regular file"
         with open_regular(path) as file:
-            return find_problem_in(file, os.stat(path).st_size, max_pixels, reads_webp)
+            return find_problem_in(file, os.stat(path).st_size, max_pixels)
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
 
 
-def find_problem_in(
-    file: IO[bytes], size: int, max_pixels: int, reads_webp: bool = True
-) -> str | None:
+def find_problem_in(file: IO[bytes], size: int, max_pixels: int) -> str | None:
     """As `find_problem`, of an image of `size` bytes that is open."""
     try:
-        return _examine(file, size, max_pixels, reads_webp)
+        return _examine(file, size, max_pixels)
     except (struct.error, IndexError):
         return "is cut off in its header"
 
@@ -93,6 +91,12 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
     except (struct.error, IndexError, KeyError):
         pass
     return 1
+
+
+def read_displayed_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Reads height and width of an image file as it is displayed, turned as its EXIF says."""
+    height, width, format = read_size(path)
+    return (width, height) if read_exif_orientation(path, format) >= 5 else (height, width)
 
 
 def is_tiff(head: bytes) -> bool:
@@ -170,12 +174,12 @@ class _Header(NamedTuple):
     problem: str | None = None
 
 
-def _examine(file: IO[bytes], size: int, max_pixels: int, reads_webp: bool) -> str | None:
+def _examine(file: IO[bytes], size: int, max_pixels: int) -> str | None:
     if not size:
         return "is empty (0 bytes)"
     header = _read_header(file, size)
     shape = header.shape
-    if header.format == "webp" and not reads_webp:
+    if header.format == "webp" and not _READS_WEBP:
         return "is a WebP file, which this version of TensorFlow does not read: convert it"
     if header.problem is not None:
         return header.problem

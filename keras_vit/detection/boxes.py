@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import find_problems
-from keras_vit.data.headers import read_exif_orientation, read_size
+from keras_vit.data.headers import read_displayed_size
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.pixel_range import warn_of_small_range
@@ -143,11 +143,7 @@ def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
     if len(images) and isinstance(images[0], str | os.PathLike):
         paths = [pathlib.Path(path) for path in images]
         problems = find_problems(paths, "headers")
-        sizes = []
-        for path in paths:
-            height, width, kind = (0, 0, "") if path in problems else read_size(path)
-            is_transposed = kind and read_exif_orientation(path, kind) >= 5
-            sizes.append((width, height) if is_transposed else (height, width))
+        sizes = [(0, 0) if path in problems else read_displayed_size(path) for path in paths]
         warn_of_small_range([path for path in paths if path not in problems], "the boxes")
         listed = [f"{path} {reason}" for path, reason in problems.items()]
         return np.array(list(map(str, paths)), object), np.array(sizes, "int64"), listed

@@ -22,7 +22,7 @@ from keras_vit.checks import check_choice
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem, name_damage
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
-from keras_vit.data.headers import read_exif_orientation, read_size
+from keras_vit.data.headers import read_displayed_size, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.labelled_set import LabelledSet, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
@@ -279,9 +279,7 @@ def _mask_header(path: pathlib.Path, has_colours: bool) -> tuple[bytes, str | No
 
 def _size_problem(image: pathlib.Path, mask: pathlib.Path) -> str | None:
     """The problem with the size of a mask."""
-    height, width, format = read_size(image)
-    if read_exif_orientation(image, format) >= 5:
-        height, width = width, height
+    height, width = read_displayed_size(image)
     size = read_size(mask)[:2]
     if size == (height, width):
         return None

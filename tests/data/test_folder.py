@@ -136,7 +136,7 @@ def is_readable_here(name):
 
 
 def test_webp_is_refused_where_tensorflow_does_not_read_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_vit.data.folder._READS_WEBP", False)
+    monkeypatch.setattr("keras_vit.data.headers._READS_WEBP", False)
     write_folder(tmp_path, count=2)
     (tmp_path / "cats" / "photo.jpg").write_bytes(encoded(pixels(), "webp"))  # whatever its name
     with pytest.raises(ValueError, match=r"photo.jpg is a WebP file, which this version of Tens"):
