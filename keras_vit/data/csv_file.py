@@ -85,25 +85,26 @@ def read_csv(
     path = pathlib.Path(path)
     root = path.parent if folder is None else pathlib.Path(folder)
     check_exist(path, root)
-    columns, rows = _read_rows(path)
     problems: list[tuple[int, str]] = []
-    rows = _check_rows(rows, len(columns), problems)
+    columns, rows = _read_rows(path, problems)
     files = _find_images(rows, root, problems)
     if task in (None, "multi_label") and class_names is None and len(columns) == 2:
         _check_separator(path, [row.cells[0] for row in rows])
     task = task or _guess_task(path, rows, len(columns) - 1)
-    labels = _read_labels(path, columns[1:], rows, task, class_names, problems)
-    bad = find_problems(list(files.values()), check, max_pixels)
+    names, values, are_lists = _read_labels(path, columns[1:], rows, task, class_names, problems)
+    bad = find_problems(files, check, max_pixels)
     if unreadable == "error" or problems:  # one list of all, also where some could be left out
-        problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
+        lines = [row.line for row in rows]
+        problems += [(n, f"{f} {bad[f]}") for n, f in zip(lines, files, strict=True) if f in bad]
     raise_problems(path, [f"line {line}: {text}" for line, text in sorted(problems)])
     skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
     advice = f"Their folder is {root}: pass another, with --data-dir on the command line."
     report_problems(skipped, unreadable, path, len(files), advice)
-    kept = [line for line, file in files.items() if file not in bad]
-    paths, values = [files[line] for line in kept], labels.of_lines(kept)
+    kept = [index for index, file in enumerate(files) if file not in bad]
+    paths, chosen = [files[index] for index in kept], [values[index] for index in kept]
+    labels = _to_vectors(chosen, len(names)) if are_lists else np.array(chosen)
     warn_of_small_range(paths, path)
-    return file_set(path, labels.names, paths, values, max_pixels, skipped=skipped, task=task)
+    return file_set(path, names, paths, labels, max_pixels, skipped=skipped, task=task)
 
 
 def check_exist(table: pathlib.Path, folder: pathlib.Path) -> None:
@@ -142,25 +143,8 @@ class _Row(NamedTuple):
     cells: list[str]
 
 
-class _Labels(NamedTuple):
-    """Names of the classes or targets, and for every line the class, its classes, or numbers."""
-
-    names: tuple[str, ...]
-    values: dict[int, Any]
-    are_lists: bool = False
-
-    def of_lines(self, lines: list[int]) -> np.ndarray:
-        """Labels of lines as an array: of lists of classes, a 1 for each that is in it."""
-        if not self.are_lists:
-            return np.array([self.values[line] for line in lines])
-        labels = np.zeros((len(lines), len(self.names)), "float32")
-        for row, line in enumerate(lines):
-            labels[row, self.values[line]] = 1
-        return labels
-
-
-def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
-    """The names of the columns, and the lines that are not blank."""
+def _read_rows(path: pathlib.Path, problems: list[tuple[int, str]]) -> tuple[list[str], list[_Row]]:
+    """The names of the columns, and the lines with an image and a cell for every column."""
     table = list(read_table(path))
     if len(table) < 2:
         raise ValueError(f"{path} needs a line with the names of its columns, and one per image.")
@@ -173,30 +157,25 @@ def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
             f"such as `file,label`. Received: {problem}. A table that pandas wrote needs "
             "index=False."
         )
-    return columns, [_Row(line, row[0], row[1:]) for line, row in table[1:]]
-
-
-def _check_rows(rows: list[_Row], columns: int, problems: list[tuple[int, str]]) -> list[_Row]:
-    """The rows with an image and as many cells as there are columns."""
-    whole = []
-    for row in rows:
-        if len(row.cells) + 1 != columns:
-            problems.append((row.line, f"{len(row.cells) + 1} cells, and {columns} columns"))
-        elif "\0" in row.image + "".join(row.cells):
-            problems.append((row.line, "a NUL character: save the table as UTF-8"))
-        elif not row.image:
-            problems.append((row.line, "no image is named"))
+    rows = []
+    for line, cells in table[1:]:
+        if len(cells) != len(columns):
+            problems.append((line, f"{len(cells)} cells, and {len(columns)} columns"))
+        elif "\0" in "".join(cells):
+            problems.append((line, "a NUL character: save the table as UTF-8"))
+        elif not cells[0]:
+            problems.append((line, "no image is named"))
         else:
-            whole.append(row)
-    return whole
+            rows.append(_Row(line, cells[0], cells[1:]))
+    return columns, rows
 
 
 def _find_images(
     rows: list[_Row], root: pathlib.Path, problems: list[tuple[int, str]]
-) -> dict[int, pathlib.Path]:
-    """The file of every line; a name without an ending gets that of the file that exists."""
+) -> list[pathlib.Path]:
+    """The file of every row; a name without an ending gets that of the file that exists."""
     endings = ("", *IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS))
-    found: dict[int, pathlib.Path] = {}
+    found = []
     lines: dict[pathlib.Path, int] = {}
     for row in rows:
         has_ending = row.image.lower().endswith(IMAGE_ENDINGS)
@@ -205,7 +184,7 @@ def _find_images(
             advice = f"; separate several labels by {SEPARATORS[0]}"
             problems.append((row.line, f"{file} is in line {lines[file]} already{advice}"))
         lines.setdefault(file, row.line)
-        found[row.line] = file
+        found.append(file)
     return found
 
 
@@ -222,13 +201,17 @@ def _are_indicators(rows: list[_Row]) -> bool:
     return bool(numbers) and numbers <= {0.0, 1.0}
 
 
+def _have_separator(cells: list[str]) -> bool:
+    return any(separator in cell for cell in cells for separator in SEPARATORS)
+
+
 def _check_separator(path: pathlib.Path, cells: list[str]) -> None:
     """Raises ValueError if commas or spaces seem to part several labels in a cell.
 
     That is where no cell has a separator that is read, most parts occur in several combinations,
     and some part both first and last: not the words of names such as "golden retriever".
     """
-    if any(separator in cell for cell in cells for separator in SEPARATORS):
+    if _have_separator(cells):
         return
     for separator, pattern in (("commas", r"\s*,\s*"), ("spaces", r"\s+")):
         parts = {cell: re.split(pattern, cell) for cell in sorted(set(cells))}
@@ -254,8 +237,7 @@ def _guess_task(path: pathlib.Path, rows: list[_Row], columns: int) -> str:
     cells = [row.cells[0] for row in rows if row.cells[0]]
     numbers = [number for number in map(_number, cells) if number is not None]
     if 2 * len(numbers) <= len(cells):
-        has_several = any(separator in cell for cell in cells for separator in SEPARATORS)
-        return "multi_label" if has_several else "single_label"
+        return "multi_label" if _have_separator(cells) else "single_label"
     if all(number == round(number) for number in numbers if math.isfinite(number)):
         raise ValueError(
             f"The column of {path} holds whole numbers, which are classes or regression targets. "
@@ -271,8 +253,11 @@ def _read_labels(
     task: str,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> _Labels:
-    """Names of the classes or targets, and the label of every line."""
+) -> tuple[tuple[str, ...], list[Any], bool]:
+    """Names of the classes or targets, the label of every row, and whether it is a list of classes.
+
+    Vectors of many classes take memory, so they are made when no problem was found.
+    """
     is_list = task == "multi_label" and len(columns) == 1 and not _are_indicators(rows)
     if task == "single_label" and len(columns) > 1:
         raise ValueError(
@@ -280,7 +265,7 @@ def _read_labels(
             f"{_listed(columns)}. Remove the others, or pass another task."
         )
     if task == "single_label" or is_list:
-        return _read_names(path, rows, is_list, class_names, problems)
+        return *_read_names(path, rows, is_list, class_names, problems), is_list
     names = tuple(columns if class_names is None else class_names)
     if set(names) != set(columns):
         raise ValueError(
@@ -288,21 +273,21 @@ def _read_labels(
             f"{_listed(names)}. Rename, add or remove columns."
         )
     positions = {name: position for position, name in enumerate(columns)}
-    order = [positions[name] for name in names]
-    values: dict[int, list[float]] = {}
+    values = []
     for row in rows:
         numbers = []
-        for position in order:
-            number, name = _number(row.cells[position]), _short(columns[position])
-            if not row.cells[position]:
-                problems.append((row.line, f"no value for {name}"))
+        for name in names:
+            cell = row.cells[positions[name]]
+            number, column = _number(cell), _short(name)
+            if not cell:
+                problems.append((row.line, f"no value for {column}"))
             elif number is None or not math.isfinite(number):
-                problems.append((row.line, f"{name} is no number: {_short(row.cells[position])!r}"))
+                problems.append((row.line, f"{column} is no number: {_short(cell)!r}"))
             elif task == "multi_label" and number not in (0, 1):
-                problems.append((row.line, f"{name} must be 0 or 1: {_short(row.cells[position])}"))
+                problems.append((row.line, f"{column} must be 0 or 1: {_short(cell)}"))
             numbers.append(number or 0.0)
-        values[row.line] = numbers
-    return _Labels(names, values)
+        values.append(numbers)
+    return names, values, False
 
 
 def _short(name: str) -> str:
@@ -319,20 +304,16 @@ def _read_names(
     several: bool,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> _Labels:
+) -> tuple[tuple[str, ...], list[Any]]:
     """Labels of a column with names of classes, one or several in a cell."""
-    found: dict[int, list[str]] = {}
+    found = []
     for row in rows:
-        cell = row.cells[0]
-        if several:
-            for separator in SEPARATORS[1:]:
-                cell = cell.replace(separator, SEPARATORS[0])
-        parts = [part.strip() for part in cell.split(SEPARATORS[0])] if several else [cell]
-        found[row.line] = [part for part in parts if part]
-        if not found[row.line]:
+        parts = re.split(f"[{SEPARATORS}]", row.cells[0]) if several else [row.cells[0]]
+        found.append([part.strip() for part in parts if part.strip()])
+        if not found[-1]:
             advice = " (for images without any, write a column of 0 and 1 for each class)"
             problems.append((row.line, f"no label{advice if several else ''}"))
-    names = tuple(sorted({part for parts in found.values() for part in parts}))
+    names = tuple(sorted({part for parts in found for part in parts}))
     if class_names is not None:
         names = tuple(class_names)
     elif len(names) < 2:
@@ -346,11 +327,19 @@ def _read_names(
         )
     position = {name: index for index, name in enumerate(names)}
     known = _listed(names)
-    values: dict[int, int | list[int]] = {}
-    for line, parts in found.items():
+    values: list[Any] = []
+    for row, parts in zip(rows, found, strict=True):
         unknown = [part for part in parts if part not in position]
         if unknown:
-            problems.append((line, f"{_listed(unknown)} is none of the classes {known}"))
+            problems.append((row.line, f"{_listed(unknown)} is none of the classes {known}"))
         chosen = [position[part] for part in parts if part in position]
-        values[line] = chosen if several else chosen[0] if chosen else 0
-    return _Labels(names, values, several)
+        values.append(chosen if several else next(iter(chosen), 0))
+    return names, values
+
+
+def _to_vectors(classes: list[list[int]], count: int) -> np.ndarray:
+    """A vector for every list of classes, float32, with a 1 for each that is in it."""
+    labels = np.zeros((len(classes), count), "float32")
+    for row, chosen in zip(labels, classes, strict=True):
+        row[chosen] = 1
+    return labels
