@@ -22,15 +22,14 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batch_cache import cache_batches, digest_batches
-from keras_vit.data.crops import inception_crop, random_flip, resized_crop
-from keras_vit.data.decode import decode
+from keras_vit.data.crops import default_resize_size, inception_crop, random_flip, resized_crop
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
-from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.data.transforms import eval_transform
 from keras_vit.runtime.losses import takes_integers
 
 if TYPE_CHECKING:
@@ -99,7 +98,8 @@ def train_batches(
     if one_hot is None:
         one_hot = not takes_integers(model)
     one_hot = one_hot or images.task != "single_label"
-    transform = _check(images, transform_of(model, image_size), batch_size)
+    transform = transform_of(model, image_size)
+    _check_classes(images, transform)
     _check_augmentation(chosen, transform, one_hot, images.task)
     chosen_weights = _check_weights(class_weights, images)
     if drop_remainder and images.num_images * repeats < batch_size:
@@ -112,7 +112,7 @@ def train_batches(
     def prepare(row: tuple[Any, Any], seed: Any) -> tuple[Any, Any, Any]:
         item, label = row
         pixels = train_transform(images.load(item), chosen, transform, seed, images.max_pixels)
-        return pixels if chosen.mixes else _in_range(pixels, transform), label, seed
+        return pixels if chosen.mixes else transform.in_range(pixels), label, seed
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, ...]:
         labels = _checked(labels, images)
@@ -122,7 +122,7 @@ def train_batches(
         if chosen.mixes:
             parts = [labels] if weights is None else [labels, weights[:, None]]
             pixels, mixed = _mix(pixels, tf.concat(parts, -1), chosen, seeds[0] + _MIXING)
-            pixels, labels = _in_range(pixels, transform), mixed[:, : images.num_classes]
+            pixels, labels = transform.in_range(pixels), mixed[:, : images.num_classes]
             weights = None if weights is None else mixed[:, -1]
         return (pixels, labels) if weights is None else (pixels, labels, weights)
 
@@ -166,7 +166,9 @@ def eval_batches(
     Raises:
         ValueError: If the classes do not fit the model.
     """
-    transform = _check(images, transform_of(model, image_size), batch_size)
+    check_positive("batch_size", batch_size)
+    transform = transform_of(model, image_size)
+    _check_classes(images, transform)
     is_one_hot = not takes_integers(model) if one_hot is None else one_hot
     path = None if isinstance(cache, bool) else cache or None
     digest = "" if path is None else digest_batches(images, transform, is_one_hot)
@@ -179,13 +181,10 @@ def eval_batches(
         return plan, batches.cache() if cache is True else batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        turn = transform.preprocessing.exif_orientation
-        pixels = decode(
-            images.load(item), transform.channels, images.max_pixels, exif_orientation=turn
-        )
+        pixels = transform.decode(images.load(item), images.max_pixels)
         pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-        return _in_range(pixels, transform), label
+        return transform.in_range(pixels), label
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
@@ -218,22 +217,11 @@ def train_transform(
 def _crop(
     image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
-    size, channels = transform.image_size, transform.channels
-    method, turn = chosen.interpolation, transform.preprocessing.exif_orientation
     if chosen.crop == "none":
-        pixels = decode(image, channels, max_pixels, exif_orientation=turn)
-        return eval_transform(pixels, transform.preprocessing, size)
-    if chosen.crop == "inception":
-        return inception_crop(
-            image, size, seed, chosen.area_range, method, channels, max_pixels, turn
-        )
-    larger = chosen.resize_size or _default_resize_size(size)
-    keep = chosen.crop == "resize_small"
-    return resized_crop(image, larger, size, seed, keep, method, channels, max_pixels, turn)
-
-
-def _default_resize_size(size: tuple[int, int]) -> tuple[int, int]:
-    return round(size[0] * 7 / 6), round(size[1] * 7 / 6)
+        pixels = transform.decode(image, max_pixels)
+        return eval_transform(pixels, transform.preprocessing, transform.image_size)
+    crop = inception_crop if chosen.crop == "inception" else resized_crop
+    return crop(image, chosen, transform, seed, max_pixels)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -257,11 +245,6 @@ def _smooth(labels: Any, smoothing: float, task: str) -> Any:
 
 
 @tf.autograph.experimental.do_not_convert
-def _in_range(pixels: Any, transform: InputTransform) -> Any:
-    return normalize(pixels, transform.preprocessing) if transform.normalize else pixels
-
-
-@tf.autograph.experimental.do_not_convert
 def _checked(labels: Any, images: ImageSet) -> Any:
     """Returns the labels, of classes with an assertion that all are in range."""
     if images.task != "single_label":
@@ -272,15 +255,9 @@ def _checked(labels: Any, images: ImageSet) -> Any:
         return tf.identity(labels)
 
 
-def _check(images: ImageSet, transform: InputTransform, batch_size: int) -> InputTransform:
-    check_positive("batch_size", batch_size)
-    if transform.classes is not None and transform.classes != images.num_classes:
-        raise ValueError(
-            f"{images.name} has {images.num_classes} classes, the model {transform.classes}. Build "
-            f"it with classes={images.num_classes}, or adapt it: "
-            f"`keras_vit.adapt_model(model, classes={images.num_classes})`."
-        )
-    return transform
+def _check_classes(images: ImageSet, transform: InputTransform) -> None:
+    adapted = f"`keras_vit.adapt_model(model, classes={images.num_classes})`"
+    images.check_classes(transform.classes, f", or adapt it: {adapted}")
 
 
 def _check_weights(class_weights: Sequence[float] | None, images: ImageSet) -> Any:
@@ -291,13 +268,7 @@ def _check_weights(class_weights: Sequence[float] | None, images: ImageSet) -> A
             f"`class_weights` need one class for each image, and {images.name} has "
             f"task={images.task!r}."
         )
-    weights = np.asarray(class_weights, "float32")
-    if weights.shape != (images.num_classes,) or not (weights >= 0).all():
-        raise ValueError(
-            f"`class_weights` must be {images.num_classes} numbers of 0 or more, one for every "
-            f"class of {images.name}. Received: shape {weights.shape}, {class_weights}."
-        )
-    return tf.constant(weights)
+    return tf.constant(images.check_class_weights(class_weights))
 
 
 def _check_augmentation(
@@ -325,5 +296,5 @@ def _check_augmentation(
         raise ValueError(
             "Random crops of the model's image size need images of that size or more. Received: "
             f"resize_size={resized}, image_size={size}. Set `resize_size` too: to "
-            f"{_default_resize_size(size)}, or to `None`, which means the same."
+            f"{default_resize_size(size)}, or to `None`, which means the same."
         )

@@ -10,7 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.decode import MAX_PIXELS, decode_window
+from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.transforms import resize
 
 # As in the official code: share of the image's area, and width over height.
@@ -20,13 +22,10 @@ ASPECT_RANGE = (0.75, 1.33)
 
 def inception_crop(
     image: Any,
-    image_size: tuple[int, int],
+    chosen: Augmentation,
+    transform: InputTransform,
     seed: Any,
-    area_range: tuple[float, float] = AREA_RANGE,
-    interpolation: str = "bilinear",
-    channels: int = 3,
     max_pixels: int = MAX_PIXELS,
-    exif_orientation: bool = True,
 ) -> Any:
     """Inception crop: a random crop of 5 to 100 % of the area, aspect ratio 3:4 to 4:3, resized.
 
@@ -34,25 +33,22 @@ def inception_crop(
 
     Args:
         image: Bytes of a file, or pixels of shape `(h, w, C)`.
-        image_size: Pixels along (height, width) of the result.
+        chosen: Has the minimum and maximum share of the image's area, and the method of resizing.
+        transform: Has the size and channels of the result.
         seed: Integer tensor of shape `(2,)`.
-        area_range: Minimum and maximum share of the image's area.
-        interpolation: Method of resizing, as in `Preprocessing`.
-        channels: As for `decode`.
         max_pixels: As for `decode`.
-        exif_orientation: As for `decode`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
     pixels = decode_window(
         image,
-        lambda shape: inception_window(shape, seed, area_range),
-        channels,
+        lambda shape: inception_window(shape, seed, chosen.area_range),
+        transform.channels,
         max_pixels,
-        exif_orientation,
+        transform.preprocessing.exif_orientation,
     )
-    return tf.ensure_shape(resize(pixels, image_size, interpolation), (*image_size, channels))
+    return resize(pixels, transform.image_size, chosen.interpolation)
 
 
 def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AREA_RANGE) -> Any:
@@ -71,43 +67,41 @@ def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AR
 
 def resized_crop(
     image: Any,
-    resize_size: tuple[int, int],
-    image_size: tuple[int, int],
+    chosen: Augmentation,
+    transform: InputTransform,
     seed: Any,
-    keep_proportions: bool = False,
-    interpolation: str = "bilinear",
-    channels: int = 3,
     max_pixels: int = MAX_PIXELS,
-    exif_orientation: bool = True,
 ) -> Any:
     """Resizes the image, then takes a random crop of the input size.
 
-    With `keep_proportions` the image covers `resize_size`: of a square, the shorter side is resized
-    to it, as in big_vision's `resize_small` and `random_crop`. Otherwise the aspect ratio is not
-    kept, as in BiT's HyperRule.
+    With `crop="resize_small"` the image covers `resize_size`: of a square, the shorter side is
+    resized to it, as in big_vision's `resize_small` and `random_crop`. Otherwise the aspect ratio
+    is not kept, as in BiT's HyperRule.
 
     Args:
-        image: Bytes of a file, or pixels of shape `(h, w, C)`.
-        resize_size: Pixels along (height, width) after resizing.
-        image_size: Pixels along (height, width) of the result.
-        seed: Integer tensor of shape `(2,)`.
-        keep_proportions: Whether to keep the aspect ratio.
-        interpolation: Method of resizing, as in `Preprocessing`.
-        channels: As for `decode`.
-        max_pixels: As for `decode`.
-        exif_orientation: As for `decode`.
+        image: As for `inception_crop`, like the others.
+        chosen: Has the size after resizing, and the method.
+        transform: See there.
+        seed: See there.
+        max_pixels: See there.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
-    pixels = decode(image, channels, max_pixels, exif_orientation=exif_orientation)
-    size: Any = resize_size
-    if keep_proportions:
-        sides, covered = tf.cast(tf.shape(pixels)[:2], tf.float64), tf.cast(resize_size, tf.float64)
+    pixels = transform.decode(image, max_pixels)
+    size: Any = chosen.resize_size or default_resize_size(transform.image_size)
+    if chosen.crop == "resize_small":
+        sides, covered = tf.cast(tf.shape(pixels)[:2], tf.float64), tf.cast(size, tf.float64)
         axis = tf.argmax(covered / sides)  # the one that needs the larger scale
         size = tf.cast(tf.round(sides * covered[axis] / sides[axis]), tf.int32)
-    pixels = resize(pixels, size, interpolation)
-    return tf.image.stateless_random_crop(pixels, (*image_size, channels), seed)
+    pixels = resize(pixels, size, chosen.interpolation)
+    shape = (*transform.image_size, transform.channels)
+    return tf.image.stateless_random_crop(pixels, shape, seed)
+
+
+def default_resize_size(image_size: tuple[int, int]) -> tuple[int, int]:
+    """The size of `resized_crop` before the crop: 7/6 of the result, as 448 to 384."""
+    return round(image_size[0] * 7 / 6), round(image_size[1] * 7 / 6)
 
 
 def random_flip(image: Any, seed: Any) -> Any:

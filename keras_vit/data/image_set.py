@@ -19,14 +19,8 @@ from keras_vit.checks import check_choice, check_positive
 from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.labelled_set import (
-    SHUFFLE_BUFFER,
-    LabelledSet,
-    Reader,
-    item_name,
-    to_tensor,
-)
-from keras_vit.data.shards import Shards, read_part
+from keras_vit.data.labelled_set import LabelledSet, item_name, record_reader, to_tensor
+from keras_vit.data.shards import Shards
 from keras_vit.data.tiff import file_loader, load_tiff
 from keras_vit.errors import listed
 
@@ -228,7 +222,7 @@ class ImageSet(LabelledSet):
         if self.task == "single_label":
             check_labels(rows[1], self.num_classes, self.name)
         changes: dict[str, Any] = {"rows": rows, "records": None, "shards": None, "counts": None}
-        return dataclasses.replace(drawn, load=_as_it_is, **changes)
+        return dataclasses.replace(drawn, load=tf.identity, **changes)
 
 
 def file_set(
@@ -296,7 +290,7 @@ def read_arrays(
     if task != "single_label":
         check_vectors(y, len(x), task, class_names)
         names = tuple(map(str, range(y.shape[1])) if class_names is None else class_names)
-        return ImageSet(name, names, (x, y), _as_it_is, task=task)
+        return ImageSet(name, names, (x, y), tf.identity, task=task)
     if y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise ValueError(
             f"`labels` must be one integer for each of the {len(x)} images. Received: {y.dtype} of "
@@ -304,7 +298,7 @@ def read_arrays(
         )
     names = tuple(map(str, range(int(y.max()) + 1)) if class_names is None else class_names)
     check_labels(y, len(names), name)
-    return ImageSet(name, names, (x, y), _as_it_is)
+    return ImageSet(name, names, (x, y), tf.identity)
 
 
 def read_records(
@@ -329,28 +323,13 @@ def read_records(
         An `ImageSet`.
     """
 
-    def read(
-        among: tuple[int, int], part: tuple[int, int], number: Any, shuffle_buffer: int
-    ) -> tf.data.Dataset:
-        selected = shards.slice(*among)
-        records = read_part(selected, part, number, shuffle_buffer or SHUFFLE_BUFFER)
-        return records.map(lambda *record: _typed(*parse(*record), task))
+    def parse_typed(*record: Any) -> tuple[Any, Any]:
+        image, label = parse(*record)
+        return image, tf.cast(label, tf.int64 if task == "single_label" else tf.float32)
 
-    found = sequential(name, shards.num_records, tuple(class_names), read, shards=shards)
-    return dataclasses.replace(found, task=task)
-
-
-def sequential(
-    name: str,
-    num_images: int,
-    class_names: tuple[str, ...],
-    read: Reader,
-    load: Callable[[Any], Any] | None = None,
-    shards: Shards | None = None,
-) -> ImageSet:
-    """Makes an `ImageSet` that is read sequentially; its last images are held out."""
-    rows, load = (np.arange(num_images),), load or _as_it_is
-    return ImageSet(name, class_names, rows, load, records=read, shards=shards)
+    names, rows = tuple(class_names), (np.arange(shards.num_records),)
+    read = record_reader(shards, parse_typed)
+    return ImageSet(name, names, rows, tf.identity, records=read, task=task, shards=shards)
 
 
 def check_same_classes(
@@ -392,11 +371,3 @@ def check_same_classes(
 def _is_png(pixels: np.ndarray) -> bool:
     """Whether a PNG holds these pixels as they are."""
     return pixels.dtype == "uint8" and pixels.ndim == 3 and pixels.shape[-1] in (1, 3)
-
-
-def _typed(image: Any, label: Any, task: str) -> tuple[Any, Any]:
-    return image, tf.cast(label, tf.int64 if task == "single_label" else tf.float32)
-
-
-def _as_it_is(image: Any) -> Any:
-    return image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
+from keras_vit.data.shards import Shards, read_part
 from keras_vit.data.strata import hold_out
 from keras_vit.errors import listed, printable
 
@@ -138,6 +139,29 @@ class LabelledSet:
             )
         return self.subset(np.setdiff1d(every, held_out)), self.subset(held_out)
 
+    def check_classes(self, count: int | None, advice: str = "") -> None:
+        """Raises ValueError if a model has another number of classes, unless it is not known.
+
+        Args:
+            count: Classes of the model.
+            advice: What else to do than to build the model for these classes.
+        """
+        if count not in (None, self.num_classes):
+            raise ValueError(
+                f"{self.name} has {self.num_classes} classes, the model {count}. Build it with "
+                f"classes={self.num_classes}{advice}."
+            )
+
+    def check_class_weights(self, class_weights: Sequence[float]) -> np.ndarray:
+        """Returns weights of the classes as float32, or raises ValueError if they do not fit."""
+        weights = np.asarray(class_weights, "float32")
+        if weights.shape != (self.num_classes,) or not (weights >= 0).all():
+            raise ValueError(
+                f"`class_weights` must be {self.num_classes} numbers of 0 or more, one for every "
+                f"class of {self.name}. Received: shape {weights.shape}, {class_weights}."
+            )
+        return weights
+
     def name_of(self, index: int) -> str:
         """The image at `index` for a message: its file, or its number."""
         is_file = self.rows[0].dtype == object
@@ -220,9 +244,9 @@ def make_batches(
     def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
         shares = (images.num_images, batch_size, index, workers, replicas)
         plan = EpochPlan(*shares, drop_remainder, repeats, steps)
-        return plan, read_epochs(plan, read_part, prepare, seed, finish)
+        return plan, read_epochs(plan, read_rows, prepare, seed, finish)
 
-    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+    def read_rows(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         # The seed of an image follows from the call's seed, the epoch and the position in it.
         epoch_seed = number_for(number, seed)
         epoch = epoch_seed if seeds_order else number
@@ -230,6 +254,23 @@ def make_batches(
         return rows.enumerate(part[0]).map(lambda index, row: (row, tf.stack((epoch_seed, index))))
 
     return distribute(read, worker)
+
+
+def record_reader(shards: Shards, parse: Callable[..., Any]) -> Reader:
+    """A function that reads records of files, for `LabelledSet.records`.
+
+    Args:
+        shards: The files.
+        parse: Maps a record, or its parts, to what `LabelledSet.load` takes.
+    """
+
+    def read(
+        among: tuple[int, int], part: tuple[int, int], number: Any, shuffle_buffer: int
+    ) -> tf.data.Dataset:
+        selected = shards.slice(*among)
+        return read_part(selected, part, number, shuffle_buffer or SHUFFLE_BUFFER).map(parse)
+
+    return read
 
 
 def to_tensor(value: Any) -> Any:

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.image_set import ImageSet, sequential
-from keras_vit.data.labelled_set import SHUFFLE_BUFFER, Reader
-from keras_vit.data.shards import Shards, read_part
+from keras_vit.data.image_set import ImageSet
+from keras_vit.data.labelled_set import SHUFFLE_BUFFER, Reader, record_reader
+from keras_vit.data.shards import Shards
 from keras_vit.installation import needing
 
 _IMAGE, _LABEL = "image", "label"
@@ -50,21 +51,15 @@ def read_tfds(
         FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
     tfds, builder = _builder(name, data_dir, download)
-    features = builder.info.features
-    names = _class_names(tfds, name, features, label_of, class_names)
-    decoders = {_IMAGE: tfds.decode.SkipDecoding()}
-    asked: Any = decoders
-    if label_of is None:  # read only the image and the label
-        asked = tfds.decode.PartialDecoding({_IMAGE: True, _LABEL: True}, decoders)
-        features = asked.extract_features(features)
-    label_of = label_of or (lambda example: example[_LABEL])
-    title = f"{builder.info.full_name} {split}"
+    names = _class_names(tfds, name, builder.info.features, label_of, class_names)
+    wanted = (_IMAGE, _LABEL) if label_of is None else None
+    find_label = label_of or (lambda example: example[_LABEL])
 
     def parse(example: Mapping[str, Any]) -> tuple[Any, Any]:
-        return example[_IMAGE], tf.cast(label_of(example), tf.int64)
+        return example[_IMAGE], tf.cast(find_label(example), tf.int64)
 
-    count, read = _open(tfds, builder, split, features, decoders, asked, parse)
-    return sequential(title, count, names, read, load=load)
+    title, count, read = _open(tfds, builder, split, (_IMAGE,), wanted, parse)
+    return ImageSet(title, names, (np.arange(count),), load or tf.identity, records=read)
 
 
 def examples_of(
@@ -91,14 +86,8 @@ def examples_of(
             "Pass their names as `image` and `mask`."
         )
     # TFDS would decode a mask as it was stored, and turn a palette into shades of grey.
-    decoders = {key: tfds.decode.SkipDecoding() for key in (image, mask)}
-    asked = tfds.decode.PartialDecoding({image: True, mask: True}, decoders)
-    features = asked.extract_features(features)
-    opened = _open(
-        *(tfds, builder, split, features, decoders, asked),
-        lambda example: (example[image], example[mask]),
-    )
-    return f"{builder.info.full_name} {split}", *opened
+    keys = (image, mask)
+    return _open(tfds, builder, split, keys, keys, lambda example: (example[image], example[mask]))
 
 
 def record_shards(
@@ -219,24 +208,33 @@ def _open(
     tfds: Any,
     builder: Any,
     split: str,
-    features: Any,
-    decoders: Any,
-    asked: Any,
+    encoded: Sequence[str],
+    wanted: Sequence[str] | None,
     parse: Callable[[Mapping[str, Any]], Any],
-) -> tuple[int, Reader]:
-    """Number and reader of the examples of a split, from its own files where they are TFRecords."""
+) -> tuple[str, int, Reader]:
+    """Title, number and reader of the examples of a split, from its own files if TFRecords.
+
+    Args:
+        tfds: The module.
+        builder: The data set.
+        split: As for `read_tfds`.
+        encoded: Features that stay encoded.
+        wanted: Features to read; `None` reads all.
+        parse: Maps an example to what is read.
+    """
+    title, features = f"{builder.info.full_name} {split}", builder.info.features
+    decoders = {key: tfds.decode.SkipDecoding() for key in encoded}
+    asked: Any = decoders
+    if wanted is not None:
+        asked = tfds.decode.PartialDecoding(dict.fromkeys(wanted, True), decoders)
+        features = asked.extract_features(features)
     shards = _find_shards(tfds, builder, split)
     if shards is not None:
 
-        def read_files(
-            among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
-        ) -> tf.data.Dataset:
-            records = read_part(shards.slice(*among), part, number, buffer or SHUFFLE_BUFFER)
-            return records.map(
-                lambda record: parse(features.deserialize_example(record, decoders=decoders))
-            )
+        def parse_record(record: Any) -> Any:
+            return parse(features.deserialize_example(record, decoders=decoders))
 
-        return shards.num_records, read_files
+        return title, shards.num_records, record_reader(shards, parse_record)
     try:
         examples = builder.as_dataset(  # in the stored order
             split=split,
@@ -260,4 +258,4 @@ def _open(
         tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
         return stretch.shuffle(buffer or SHUFFLE_BUFFER, number, reshuffle_each_iteration=False)
 
-    return count, read
+    return title, count, read

@@ -12,14 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.array_checks import check_values
-from keras_vit.data.decode import MAX_PIXELS, decode
+from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_displayed_size
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.tiff import file_loader
-from keras_vit.data.transforms import normalize, resize
+from keras_vit.data.transforms import resize
 from keras_vit.errors import raise_problems
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def box_batches(
     Raises:
         ValueError: If the classes do not fit the model, or there are fewer images than a batch.
     """
-    check_classes(boxes, model)
+    boxes.check_classes(getattr(model, "num_classes", None))
     transform = transform_of(model)
     size = np.array(transform.image_size)
 
@@ -216,7 +216,7 @@ def box_batches(
     def prepare(row: tuple[Any, ...], seed: Any) -> tuple[Any, Any, Any]:
         image, shape, corners, labels = row
         # Turned as its EXIF says: boxes are those of the turned image.
-        pixels = decode(boxes.load(image), transform.channels, boxes.max_pixels)
+        pixels = transform.decode(boxes.load(image), boxes.max_pixels, always_turn=True)
         pixels = resize(pixels, transform.image_size, "bilinear")
         no_box = labels[:, None] == NO_BOX
         scale = tf.cast(tf.gather(size / shape, [1, 0, 1, 0]), tf.float32)
@@ -229,22 +229,10 @@ def box_batches(
             pixels = tf.where(mirrored, tf.reverse(pixels, [1]), pixels)
             found = tf.where(mirrored, flipped, found)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-        if transform.normalize:
-            pixels = normalize(pixels, transform.preprocessing)
-        return pixels, found, tf.cast(labels, tf.float32)
+        return transform.in_range(pixels), found, tf.cast(labels, tf.float32)
 
     def finish(pixels: Any, found: Any, classes: Any) -> tuple[Any, dict[str, Any]]:
         return pixels, {"boxes": found, "labels": classes}
 
     options: dict[str, Any] = {"training": training, "drop_remainder": training, "worker": worker}
     return make_batches(boxes, prepare, finish, batch_size, seed, **options)
-
-
-def check_classes(boxes: BoxSet, model: Any) -> None:
-    """Raises ValueError if a detector has another number of classes than the images."""
-    count = getattr(model, "num_classes", boxes.num_classes)
-    if count != boxes.num_classes:
-        raise ValueError(
-            f"{boxes.name} has {boxes.num_classes} classes, the model {count}. Build it with "
-            f"classes={boxes.num_classes}."
-        )

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit.checks import short_repr
 from keras_vit.data.input_transform import transform_of
-from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches, check_classes
+from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches
 from keras_vit.errors import printable
 from keras_vit.installation import pip_install
 
@@ -79,7 +79,7 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
         ValueError: If the number of classes differs, the detector has another format of boxes, or
             it is called inside `strategy.scope()`.
     """
-    check_classes(boxes, model)
+    boxes.check_classes(getattr(model, "num_classes", None))
     if getattr(model, "bounding_box_format", "xyxy") != "xyxy":
         raise ValueError(
             f"The detector gives boxes as {model.bounding_box_format!r}, and 'xyxy' is needed. "

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_positive, short_repr
-from keras_vit.data.decode import MAX_PIXELS, decode, name_damage
+from keras_vit.data.decode import MAX_PIXELS, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
-from keras_vit.data.transforms import normalize
 from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
 from keras_vit.progress import Progress
@@ -104,23 +103,14 @@ def evaluate_masks(
     """
     count = masks.num_classes
     confusion = np.zeros((count, count), "int64")
-    if model.output_shape[-1] != count:
-        raise ValueError(
-            f"{masks.name} has {count} classes, the model {model.output_shape[-1]}. Build it with "
-            f"classes={count}."
-        )
+    masks.check_classes(model.output_shape[-1])
     transform = transform_of(model)
-    turn = masks.exif_orientation or transform.preprocessing.exif_orientation
     task = f"evaluation on {masks.name}"
     with Progress(task, masks.num_images, "images", verbose) as progress:
         for index, (image, labels) in enumerate(masks.pairs()):
             with name_damage(masks.name_of(index)):
-                image = decode(
-                    tf.convert_to_tensor(image),
-                    transform.channels,
-                    masks.max_pixels,
-                    exif_orientation=turn,
-                )
+                image = tf.convert_to_tensor(image)
+                image = transform.decode(image, masks.max_pixels, masks.exif_orientation)
             predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
             if predicted.shape != labels.shape:
                 raise ValueError(
@@ -179,10 +169,7 @@ def predict_masks(
             '`scales` must be positive numbers, and (1.0,) with mode="whole", where every image '
             f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
         )
-    turn = transform.preprocessing.exif_orientation
-    pixels = decode(
-        tf.convert_to_tensor(image), transform.channels, max_pixels, exif_orientation=turn
-    )
+    pixels = transform.decode(tf.convert_to_tensor(image), max_pixels)
     own = np.array(pixels.shape[:2])
     total = np.zeros((*own, model.output_shape[-1]), "float32")
     for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
@@ -191,7 +178,7 @@ def predict_masks(
             size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
         x = tf.image.resize(tf.cast(pixels, tf.float32), size)
         x = _pad(x[:, ::-1] if mirrored else x, transform)
-        found = _windows(model, _in_range(x, transform), window, steps, batch_size)
+        found = _windows(model, transform.in_range(x).numpy(), window, steps, batch_size)
         found = found[: size[0], : size[1]]  # without the padding
         total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
     total /= len(scales) * (2 if flip else 1)
@@ -268,11 +255,6 @@ def _pad(pixels: Any, transform: InputTransform) -> Any:
         return pixels
     mean, _ = transform.preprocessing.per_channel(transform.channels)
     return tf.pad(pixels - mean, [*missing, [0, 0]]) + mean
-
-
-def _in_range(pixels: Any, transform: InputTransform) -> np.ndarray:
-    x = normalize(pixels, transform.preprocessing) if transform.normalize else pixels
-    return x.numpy()
 
 
 def _windows(

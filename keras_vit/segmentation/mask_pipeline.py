@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.decode import decode
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
-from keras_vit.data.transforms import normalize, resize
+from keras_vit.data.transforms import resize
 from keras_vit.segmentation.masks import IGNORED, MaskSet
 
 if TYPE_CHECKING:
@@ -104,15 +103,14 @@ def mask_batches(
         tf.errors.InvalidArgumentError: When a batch is read, if a mask holds a value that is no
             class, or has another size than its image.
     """
-    _check_classes(masks, model)
+    masks.check_classes(_known_classes(model))
     transform = transform_of(model)
     weights = _check_weights(class_weights, masks)
     chosen = augmentation or MaskAugmentation()
 
     def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any]:
         image, labels = masks.load(*row)
-        turn = masks.exif_orientation or transform.preprocessing.exif_orientation
-        pixels = decode(image, transform.channels, masks.max_pixels, exif_orientation=turn)
+        pixels = transform.decode(image, masks.max_pixels, masks.exif_orientation)
         labels = _checked(labels, tf.shape(pixels)[:2], masks)
         if training:
             pixels, labels = _augment(pixels, labels, chosen, transform, own)
@@ -120,9 +118,8 @@ def mask_batches(
             pixels = resize(pixels, transform.image_size, "bilinear")
             labels = _nearest(labels, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-        if transform.normalize:
-            pixels = normalize(pixels, transform.preprocessing)
-        return pixels, tf.cast(tf.ensure_shape(labels, transform.image_size), tf.uint8)
+        labels = tf.cast(tf.ensure_shape(labels, transform.image_size), tf.uint8)
+        return transform.in_range(pixels), labels
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, ...]:
         if weights is None:
@@ -207,24 +204,15 @@ def _checked(labels: Any, size: Any, masks: MaskSet) -> Any:
         return tf.ensure_shape(tf.identity(labels), (None, None))
 
 
-def _check_classes(masks: MaskSet, model: Any) -> None:
+def _known_classes(model: Any) -> int | None:
+    """Classes of a model that gives logits of pixels."""
     shape = getattr(model, "output_shape", None)
-    if isinstance(shape, tuple) and len(shape) == 4 and shape[-1] != masks.num_classes:
-        raise ValueError(
-            f"{masks.name} has {masks.num_classes} classes, the model {shape[-1]}. Build it with "
-            f"classes={masks.num_classes}."
-        )
+    return shape[-1] if isinstance(shape, tuple) and len(shape) == 4 else None
 
 
 def _check_weights(class_weights: Sequence[float] | None, masks: MaskSet) -> Any:
     if class_weights is None:
         return None
-    given = np.asarray(class_weights, "float32")
-    if given.shape != (masks.num_classes,) or not (given >= 0).all():
-        raise ValueError(
-            f"`class_weights` must be {masks.num_classes} numbers of 0 or more, one for every "
-            f"class of {masks.name}. Received: shape {given.shape}, {class_weights}."
-        )
     weights = np.zeros(256, "float32")
-    weights[: masks.num_classes] = given
+    weights[: masks.num_classes] = masks.check_class_weights(class_weights)
     return tf.constant(weights)

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.labelled_set import Reader
-from keras_vit.data.shards import Shards, read_part
+from keras_vit.data.labelled_set import Reader, record_reader
+from keras_vit.data.shards import Shards
 from keras_vit.data.tfds import examples_of
 from keras_vit.segmentation.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 
@@ -52,15 +52,9 @@ def read_mask_records(
         ValueError: If `class_names`, `first_value` or `ignored` do not fit, or when the batches
             are made, if `parse` gives masks of another type or rank.
     """
-
-    def read(
-        among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
-    ) -> tf.data.Dataset:
-        return read_part(shards.slice(*among), part, number, buffer).map(parse)
-
     names = check_names(class_names, None)
     table = value_table(len(names), first_value, ignored)
-    return _sequential(name, names, table, shards.num_records, read)
+    return _sequential(name, names, table, shards.num_records, record_reader(shards, parse))
 
 
 def read_tfds_masks(
@@ -104,11 +98,7 @@ def read_tfds_masks(
 
 
 def _sequential(
-    name: str,
-    class_names: tuple[str, ...],
-    table: Any,
-    count: int,
-    read: Reader,
+    name: str, class_names: tuple[str, ...], table: Any, count: int, read: Reader
 ) -> MaskSet:
     def load(image: Any, mask: Any) -> tuple[Any, Any]:
         fits = mask.shape.rank == 2 or (mask.shape.rank == 3 and mask.shape[-1] in (1, None))

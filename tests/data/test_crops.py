@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, inception_window, random_flip, resized_crop
 from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.input_transform import InputTransform
 from tests.data.pictures import encoded, pixels
 
 SEEDS = [(7, n) for n in range(25)]
+INCEPTION = Augmentation()
 
 
 def bilinear(x, size):
@@ -33,7 +36,7 @@ def test_inception_crop_is_a_window_resized(kind):
     for seed in SEEDS[:5]:
         top, left, height, width = inception_window(tf.shape(whole), seed).numpy()
         window = whole[top : top + height, left : left + width]
-        crop = inception_crop(tf.constant(image), (24, 32), seed).numpy()
+        crop = inception_crop(tf.constant(image), INCEPTION, InputTransform((24, 32)), seed).numpy()
         if kind == "jpeg":  # libjpeg smooths colours across the border of what it decodes
             decoded = decode_window(image, lambda shape, s=seed: inception_window(shape, s))
             inner = np.abs(decoded.numpy().astype(int) - window)[2:-2, 2:-2]
@@ -70,7 +73,8 @@ def test_random_operations_are_those_of_the_official_code():
         use_image_if_no_bounding_boxes=True,
     )
     official = tf.image.resize(tf.slice(x, begin, size), (24, 24))
-    np.testing.assert_array_equal(inception_crop(x, (24, 24), (1, 2)), official)
+    crop = inception_crop(x, INCEPTION, InputTransform((24, 24)), (1, 2))
+    np.testing.assert_array_equal(crop, official)
 
 
 def test_flips_half():
@@ -86,8 +90,9 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
     x = pixels(50, 80)
     resized = bilinear(x.astype("float64"), (28, 45) if keep else (28, 28))
     corners = set()
+    chosen = Augmentation(crop="resize_small" if keep else "resize", resize_size=(28, 28))
     for seed in SEEDS:
-        crop = resized_crop(tf.constant(x), (28, 28), (24, 24), seed, keep).numpy()
+        crop = resized_crop(tf.constant(x), chosen, InputTransform((24, 24)), seed).numpy()
         fits = [
             (i, j)
             for i in range(resized.shape[0] - 23)
@@ -101,7 +106,8 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
 
 def test_a_resized_image_covers_models_of_other_proportions():
     x = tf.constant(pixels(50, 50))
-    crop = resized_crop(x, (28, 56), (24, 48), SEEDS[0], keep_proportions=True)
+    chosen = Augmentation(crop="resize_small", resize_size=(28, 56))
+    crop = resized_crop(x, chosen, InputTransform((24, 48)), SEEDS[0])
     assert crop.shape == (24, 48, 3)
 
 
