@@ -7,6 +7,7 @@ decoded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,22 +82,9 @@ def decode(
     if image.dtype != tf.string:
         return tf.ensure_shape(image, (None, None, channels))
     position = tf.constant(_ALONE) if index is None else tf.cast(index, tf.int32)
-
-    def decode_jpeg() -> Any:
-        *size, stored = tf.unstack(tf.io.extract_jpeg_shape(image, tf.int64))
-        pixels = tf.cond(
-            tf.reduce_prod(size) <= max_pixels,
-            lambda: _decode_jpeg(
-                lambda n: tf.io.decode_jpeg(image, n, dct_method=DCT_METHOD), stored, channels
-            ),
-            lambda: _refuse(JPEG, size[0], size[1], position, channels, max_pixels),
-        )
-        return orient(pixels, read_orientation(image)) if exif_orientation else pixels
-
+    arguments = (image, position, channels, max_pixels, exif_orientation)
     pixels = tf.cond(
-        tf.io.is_jpeg(image),
-        decode_jpeg,
-        lambda: _decode_other(image, position, channels, max_pixels, exif_orientation),
+        tf.io.is_jpeg(image), lambda: _decode_jpeg(*arguments), lambda: _decode_other(*arguments)
     )
     return tf.ensure_shape(pixels, (None, None, channels))
 
@@ -124,27 +112,8 @@ def decode_window(
     """
 
     def decode_jpeg_window() -> Any:
-        shape = tf.image.extract_jpeg_shape(image)
-        size = tf.cast(shape[:2], tf.int64)
-        orientation = read_orientation(image) if exif_orientation else tf.constant(1)
-        displayed = displayed_shape(shape, orientation) if exif_orientation else shape
-
-        def decode_chosen() -> Any:
-            window = choose(displayed)
-            if exif_orientation:
-                window = stored_window(window, displayed, orientation)
-            return _decode_jpeg(
-                lambda n: tf.image.decode_and_crop_jpeg(image, window, n, dct_method=DCT_METHOD),
-                shape[2],
-                channels,
-            )
-
-        pixels = tf.cond(
-            tf.reduce_prod(size) <= max_pixels,
-            decode_chosen,
-            lambda: _refuse(JPEG, size[0], size[1], _ALONE, channels, max_pixels),
-        )
-        return orient(pixels, orientation) if exif_orientation else pixels
+        position = tf.constant(_ALONE)
+        return _decode_jpeg(image, position, channels, max_pixels, exif_orientation, choose)
 
     def cut() -> Any:
         pixels = decode(image, channels, max_pixels, exif_orientation=exif_orientation)
@@ -223,7 +192,36 @@ def _refuse(
         return tf.zeros((0, 0, channels), tf.uint8)
 
 
-def _decode_jpeg(decoder: Callable[[int], Any], stored: Any, channels: int) -> Any:
+def _decode_jpeg(
+    data: Any,
+    position: Any,
+    channels: int,
+    max_pixels: int,
+    exif_orientation: bool,
+    choose: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Decodes a JPEG, or the window of it that `choose` chooses, see `decode_window`."""
+    shape = tf.image.extract_jpeg_shape(data)
+    height, width = tf.unstack(tf.cast(shape[:2], tf.int64))
+    orientation = read_orientation(data) if exif_orientation else tf.constant(1)
+
+    def decode_chosen() -> Any:
+        decoder: Callable[..., Any] = functools.partial(tf.io.decode_jpeg, data)
+        if choose is not None:
+            displayed = displayed_shape(shape, orientation)
+            window = stored_window(choose(displayed), displayed, orientation)
+            decoder = functools.partial(tf.image.decode_and_crop_jpeg, data, window)
+        return _convert_jpeg(lambda n: decoder(n, dct_method=DCT_METHOD), shape[2], channels)
+
+    pixels = tf.cond(
+        height * width <= max_pixels,
+        decode_chosen,
+        lambda: _refuse(JPEG, height, width, position, channels, max_pixels),
+    )
+    return orient(pixels, orientation) if exif_orientation else pixels
+
+
+def _convert_jpeg(decoder: Callable[[int], Any], stored: Any, channels: int) -> Any:
     """Decodes a JPEG by a function of a number of channels; libjpeg makes no grey of CMYK."""
     if channels == 1:
         is_cmyk = stored == 4
