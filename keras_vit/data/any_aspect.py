@@ -55,8 +55,6 @@ def fit_patches(image: Any, model: keras.Model | ViTConfig) -> dict[str, Any]:
     if config.preprocessing.library == "tensorflow":
         pixels = resize(image, size, config.preprocessing.interpolation)
     else:
-        if image.dtype != tf.uint8:
-            image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
         pixels = resample(image, size, (0, 0), size, config.preprocessing.interpolation)
     if not config.include_preprocessing:
         pixels = normalize(pixels, config.preprocessing)

@@ -102,12 +102,6 @@ def train_batches(
     _check_classes(images, transform)
     _check_augmentation(chosen, transform, one_hot, images.task)
     chosen_weights = _check_weights(class_weights, images)
-    if drop_remainder and images.num_images * repeats < batch_size:
-        raise ValueError(
-            f"{images.name} has {images.num_images} images, fewer than a batch of {batch_size}. "
-            f"Take batch_size={images.num_images} or less, drop_remainder=False for one small "
-            "batch, or `repeats` for several epochs in one."
-        )
 
     def prepare(row: tuple[Any, Any], seed: Any) -> tuple[Any, Any, Any]:
         item, label = row
@@ -134,6 +128,7 @@ def train_batches(
         shuffle_buffer=shuffle_buffer,
         worker=worker,
         seeds_order=False,
+        advice=", drop_remainder=False for one small batch, or `repeats` for several epochs in one",
     )
 
 
@@ -181,10 +176,7 @@ def eval_batches(
         return plan, batches.cache() if cache is True else batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        pixels = transform.decode(images.load(item), images.max_pixels)
-        pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
-        pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-        return transform.in_range(pixels), label
+        return transform.evaluate(images.load(item), images.max_pixels), label
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)

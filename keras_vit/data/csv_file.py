@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit.checks import check_choice
 from keras_vit.config import TASKS
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.folder import check_distinct, find_problems, report_problems
+from keras_vit.data.folder import check_distinct, check_is_folder, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import warn_of_small_range
@@ -109,12 +109,9 @@ def read_csv(
 
 def check_exist(table: pathlib.Path, folder: pathlib.Path) -> None:
     """Raises a `FileNotFoundError` if there is no such table, or no folder of its images."""
-    for kind, place, exists in (
-        ("file", table, table.is_file()),
-        ("folder", folder, folder.is_dir()),
-    ):
-        if not exists:
-            raise FileNotFoundError(f"There is no {kind} {printable(place)}.")
+    if not table.is_file():
+        raise FileNotFoundError(f"There is no file {printable(table)}.")
+    check_is_folder(folder)
 
 
 def read_table(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:

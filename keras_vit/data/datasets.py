@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.checks import check_choice
 from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.tfds import read_tfds
@@ -183,8 +184,7 @@ def read_dataset(
     >>> train = keras_vit.data.read_dataset("pets", "train")  # doctest: +SKIP
     """
     row = find_dataset(name)
-    if part not in ("train", "test"):
-        raise ValueError(f'`part` must be "train" or "test". Received: {part!r}.')
+    check_choice("part", part, ("train", "test"))
     return read_tfds(
         row.tfds,
         getattr(row, part),

@@ -73,8 +73,7 @@ def read_folder(
     check_choice("unreadable", unreadable, ("error", "skip"))
     check_choice("check", check, ("headers", "pixels"))
     root = pathlib.Path(folder)
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(root)}.")
+    check_is_folder(root)
     names = _find_classes(root, class_names)
     found = {path: i for i, name in enumerate(names) for path in list_files(root / name, ENDINGS)}
     if not found:
@@ -86,7 +85,8 @@ def read_folder(
     skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
     report_problems(skipped, unreadable, root, len(found))
     whole = {path: label for path, label in found.items() if path not in problems}
-    _check_classes(root, names, set(whole.values()), class_names is None)
+    if class_names is None:
+        _check_classes(root, names, set(whole.values()))
     warn_of_small_range(list(whole), root)
     labels = np.array(list(whole.values()), "int64")
     return file_set(root, names, whole, labels, max_pixels, skipped=skipped)
@@ -96,7 +96,6 @@ def read_files(
     paths: Sequence[str | os.PathLike[str]],
     class_names: Sequence[str],
     unreadable: str = "error",
-    max_pixels: int = MAX_PIXELS,
 ) -> tuple[list[pathlib.Path], ImageSet]:
     """Reads image files of unknown classes, for prediction; every label is 0.
 
@@ -104,7 +103,6 @@ def read_files(
         paths: Image files and folders of image files.
         class_names: Names of the model's classes.
         unreadable: As for `read_folder`.
-        max_pixels: As for `read_folder`.
 
     Returns:
         The paths of the files, and an `ImageSet` in the same order.
@@ -113,15 +111,12 @@ def read_files(
         FileNotFoundError: If a file does not exist.
         ValueError: If there are no images, or some cannot be read.
     """
-    files = find_readable(paths, unreadable, max_pixels)
-    labels = np.zeros(len(files), "int64")
-    return files, file_set("the files", class_names, files, labels, max_pixels)
+    files = find_readable(paths, unreadable)
+    return files, file_set("the files", class_names, files, np.zeros(len(files), "int64"))
 
 
 def find_readable(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    unreadable: str = "error",
-    max_pixels: int = MAX_PIXELS,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], unreadable: str = "error"
 ) -> list[pathlib.Path]:
     """Finds image files and the images in folders that can be read.
 
@@ -129,7 +124,6 @@ def find_readable(
         paths: Image files and folders of image files.
         unreadable: `"error"` checks the first and last bytes of the files, and raises one error
             that lists all problems; `"skip"` decodes them, and lists problems in a warning.
-        max_pixels: As for `read_folder`.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -137,7 +131,7 @@ def find_readable(
     """
     check_choice("unreadable", unreadable, ("error", "skip"))
     files = find_images(paths, ENDINGS)
-    problems = find_problems(files, CHECKS[unreadable], max_pixels)
+    problems = find_problems(files, CHECKS[unreadable])
     reasons = tuple(f"{path} {reason}" for path, reason in problems.items())
     report_problems(reasons, unreadable, "the files", len(files))
     readable = [path for path in files if path not in problems]
@@ -197,8 +191,7 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
     ... )  # doctest: +SKIP
     """
     root = pathlib.Path(folder)
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(root)}.")
+    check_is_folder(root)
     parts = find_parts(root)
     if not parts or find_format(parts["train"]):
         raise ValueError(
@@ -214,8 +207,30 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
     return {"train": training, **other_parts}
 
 
+def check_is_folder(folder: pathlib.Path) -> None:
+    """Raises `FileNotFoundError` if there is no such folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {printable(folder)}.")
+
+
+def find_class_folders(root: pathlib.Path) -> list[str]:
+    """Names of the folders of the classes, sorted.
+
+    Raises:
+        FileNotFoundError: If there is no folder `root`.
+        ValueError: If it holds no folders.
+    """
+    check_is_folder(root)
+    names = folders_in(root)
+    if not names:
+        raise ValueError(
+            f"There are no folders in {root}. Put the images of each class into a folder of "
+            f"its own, such as {root / 'cats'} and {root / 'dogs'}."
+        )
+    return names
+
+
 def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    folders = folders_in(root)
     if class_names is None:
         parts = find_parts(root)
         if parts:
@@ -224,14 +239,9 @@ def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tupl
                 f"{', '.join(path.name for path in parts.values())}. Read them with "
                 f"`keras_vit.data.read_parts`, or one of them: {parts['train']}."
             )
-        if not folders:
-            raise ValueError(
-                f"There are no folders in {root}. Put the images of each class into a folder of "
-                f"its own, such as {root / 'cats'} and {root / 'dogs'}."
-            )
-        return tuple(folders)
+        return tuple(find_class_folders(root))
     check_distinct(class_names)
-    unknown = sorted(set(folders) - set(class_names))
+    unknown = sorted(set(folders_in(root)) - set(class_names))
     if unknown:
         raise ValueError(
             f"{printable(root)} has folders that are no classes: {listed(unknown)}. The classes "
@@ -253,11 +263,7 @@ def check_distinct(class_names: Sequence[str]) -> None:
         )
 
 
-def _check_classes(
-    root: pathlib.Path, names: tuple[str, ...], present: set[int], needs_all: bool
-) -> None:
-    if not needs_all:
-        return
+def _check_classes(root: pathlib.Path, names: tuple[str, ...], present: set[int]) -> None:
     if len(names) == 1:
         raise ValueError(
             f"{printable(root)} has one class, {names[0]!r}, and telling classes apart needs two. "

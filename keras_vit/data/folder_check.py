@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import pathlib
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,7 @@ from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import list_files
 from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import find_black, find_small_range
-from keras_vit.data.shard_files import folders_in
-from keras_vit.errors import listed, printable
+from keras_vit.errors import listed
 from keras_vit.progress import align_columns
 from keras_vit.reading import list_left_over
 
@@ -103,7 +103,9 @@ class FolderReport:
         lines += [f"and {len(names) - 4 * _SHOWN} more classes"] * (len(names) > 4 * _SHOWN)
         if not self.findings:
             return "\n".join([*lines, "", "No problems found."])
-        lines += ["", align_columns([("finding", "count", ""), *map(_row, self.findings)])]
+        rows = [("finding", "count", "")]
+        rows += [(each.kind, f"{each.number:,}", each.advice) for each in self.findings]
+        lines += ["", align_columns(rows)]
         for finding in self.findings:
             examples = listed(finding.examples, _SHOWN, "\n  ")
             lines += ["", f"{finding.kind}:", *[f"  {examples}"] * bool(examples)]
@@ -157,14 +159,15 @@ def check_folder(
     order = [name for name in ("train", "validation", "test") if name in sets]
     facts = {path: size for each in found.values() for path, size in each.facts.items()}
     parts = tuple(_describe(name, sets[name], facts) for name in order)
-    findings = [*_file_findings(found.values()), *_class_findings(parts), *_size_findings(facts)]
-    findings += _range_findings(list(facts))
-    left = tuple(path for place in part_paths.values() for path in list_left_over(place))
-    if left:
-        advice = "they are left out"
-        findings.append(
-            Finding("hidden files and files of other programs", len(left), advice, left)
-        )
+    unreadable = [text for each in found.values() for text in each.unreadable]
+    left = [path for place in part_paths.values() for path in list_left_over(place)]
+    findings = [
+        *_file_findings(unreadable, facts),
+        *_class_findings(parts),
+        *_size_findings(facts),
+        *_range_findings(list(facts)),
+        *_find("hidden files and files of other programs", "they are left out", left),
+    ]
     if decode:
         findings += _duplicate_findings({name: sets[name] for name in order})
     return FolderReport(parts, tuple(findings))
@@ -180,24 +183,18 @@ class _ImageFacts(NamedTuple):
 class _Looked(NamedTuple):
     images: ImageSet | None
     facts: dict[str, _ImageFacts]  # of readable files
-    unreadable: dict[str, str]
+    unreadable: list[str]  # the others, each with the reason
 
 
 def _look(root: pathlib.Path, decode: bool) -> _Looked:
     """Reads the headers of all images in a folder of classes."""
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(root)}.")
-    names = folders_in(root)
-    if not names:
-        raise ValueError(
-            f"There are no folders in {root}. Put the images of each class into a folder of its "
-            f"own, such as {root / 'cats'} and {root / 'dogs'}."
-        )
+    names = folders.find_class_folders(root)
     files = {path: i for i, n in enumerate(names) for path in list_files(root / n, folders.ENDINGS)}
     check = "pixels" if decode else "headers"
-    found = folders.map_files(lambda path: _read_facts(path, check), list(files))
-    facts = {p: each for p, each in zip(files, found, strict=True) if isinstance(each, _ImageFacts)}
-    unreadable = {p: each for p, each in zip(files, found, strict=True) if isinstance(each, str)}
+    read = folders.map_files(lambda path: _read_facts(path, check), list(files))
+    found = dict(zip(files, read, strict=True))
+    facts = {path: each for path, each in found.items() if isinstance(each, _ImageFacts)}
+    unreadable = [f"{path} {each}" for path, each in found.items() if isinstance(each, str)]
     images = None
     if facts:
         labels = np.array([files[path] for path in facts], "int64")
@@ -214,18 +211,10 @@ def _read_facts(path: str, check: str) -> _ImageFacts | str:
     return _ImageFacts(height, width, name, read_exif_orientation(path, name) > 1)
 
 
-def files_of(images: ImageSet) -> list[tuple[str, int]]:
-    """Paths and labels of the images of a folder."""
-    assert images.labels is not None
-    return list(zip(images.file_names(), images.labels.tolist(), strict=True))
-
-
 def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Part:
-    files = files_of(images)
-    counts = dict.fromkeys(images.class_names, 0)
-    for _, label in files:
-        counts[images.class_names[label]] += 1
-    image_facts = [facts[path] for path, _ in files]
+    assert images.class_counts is not None  # as of every folder
+    counts = dict(zip(images.class_names, images.class_counts.tolist(), strict=True))
+    image_facts = [facts[path] for path in images.file_names()]
     ordered = sorted((each.height, each.width) for each in image_facts)
     ordered.sort(key=lambda size: size[0] * size[1])
     sizes = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
@@ -233,41 +222,39 @@ def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Par
     return Part(name, images.name, counts, formats, sizes)
 
 
-def _file_findings(found: Any) -> Iterator[Finding]:
-    unreadable = [f"{p} {why}" for each in found for p, why in each.unreadable.items()]
-    rotated = [p for each in found for p, fact in each.facts.items() if fact.is_rotated]
-    if unreadable:
-        advice = "repair or remove them, or leave them out with --unreadable skip"
-        yield Finding(UNREADABLE, len(unreadable), advice, tuple(unreadable))
-    if rotated:
-        advice = "training turns them as it says; Preprocessing(exif_orientation=False) does not"
-        yield Finding("rotated by EXIF", len(rotated), advice, tuple(rotated))
+def _find(kind: str, advice: str, examples: Sequence[object]) -> Iterator[Finding]:
+    """A finding, if there are examples of it."""
+    if examples:
+        yield Finding(kind, len(examples), advice, tuple(map(str, examples)))
+
+
+def _file_findings(unreadable: list[str], facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
+    rotated = [path for path, fact in facts.items() if fact.is_rotated]
+    advice = "repair or remove them, or leave them out with --unreadable skip"
+    yield from _find(UNREADABLE, advice, unreadable)
+    advice = "training turns them as it says; Preprocessing(exif_orientation=False) does not"
+    yield from _find("rotated by EXIF", advice, rotated)
 
 
 def _class_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
     training = parts[0].counts if parts else {}
     for part in parts[1:]:
-        unknown = tuple(name for name in part.counts if name not in training)
-        missing = tuple(name for name in training if not part.counts.get(name))
-        if unknown:
-            advice = "training would refuse them: rename or remove the folders"
-            yield Finding(f"classes of {part.name} without training", len(unknown), advice, unknown)
-        if missing:
-            advice = "their accuracy stays unknown"
-            yield Finding(f"classes without images of {part.name}", len(missing), advice, missing)
-    empty = tuple(name for name, count in training.items() if not count)
-    if empty:
-        advice = "training would refuse them: add images or remove the folders"
-        yield Finding("classes without images", len(empty), advice, empty)
-    single = tuple(name for name, count in training.items() if count == 1)
-    if single:
-        advice = "one image does not teach a class, and none is left to test it: add images"
-        yield Finding(SINGLE, len(single), advice, single)
+        unknown = [name for name in part.counts if name not in training]
+        missing = [name for name in training if not part.counts.get(name)]
+        advice = "training would refuse them: rename or remove the folders"
+        yield from _find(f"classes of {part.name} without training", advice, unknown)
+        advice = "their accuracy stays unknown"
+        yield from _find(f"classes without images of {part.name}", advice, missing)
+    advice = "training would refuse them: add images or remove the folders"
+    empty = [name for name, count in training.items() if not count]
+    yield from _find("classes without images", advice, empty)
+    advice = "one image does not teach a class, and none is left to test it: add images"
+    yield from _find(SINGLE, advice, [name for name, count in training.items() if count == 1])
     filled = sorted((count, name) for name, count in training.items() if count)
     if filled and filled[-1][0] >= _SKEW * filled[0][0]:
         advice = f"the largest class has {filled[-1][0] / filled[0][0]:.0f} times the images of it"
-        rare = tuple(f"{name}: {count}" for count, name in filled if count * _SKEW <= filled[-1][0])
-        yield Finding("rare classes", len(rare), advice, rare)
+        rare = [f"{name}: {count}" for count, name in filled if count * _SKEW <= filled[-1][0]]
+        yield from _find("rare classes", advice, rare)
 
 
 def _size_findings(facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
@@ -280,21 +267,17 @@ def _size_findings(facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
         for path, side in sides.items()
         if side * _MIXED <= typical or side >= _MIXED * typical
     ]
-    if odd:
-        advice = f"{_MIXED} times larger or smaller than the median of {typical:.0f} pixels"
-        yield Finding("mixed sizes", len(odd), advice, tuple(odd))
+    advice = f"{_MIXED} times larger or smaller than the median of {typical:.0f} pixels"
+    yield from _find("mixed sizes", advice, odd)
 
 
 def _range_findings(paths: list[str]) -> Iterator[Finding]:
     """Findings about the values of some images."""
     small = find_small_range(paths)
     if small is not None:
-        names = tuple(map(str, small.paths))
-        yield Finding(f"{small.bits} bits in 16-bit files", len(names), small.advice, names)
-    black = tuple(map(str, find_black(paths)))
-    if black:
-        advice = "no value is above 31 of 255: look at them, or multiply their values"
-        yield Finding("nearly black images", len(black), advice, black)
+        yield from _find(f"{small.bits} bits in 16-bit files", small.advice, small.paths)
+    advice = "no value is above 31 of 255: look at them, or multiply their values"
+    yield from _find("nearly black images", advice, find_black(paths))
 
 
 def _duplicate_findings(sets: dict[str, ImageSet]) -> Iterator[Finding]:
@@ -302,23 +285,19 @@ def _duplicate_findings(sets: dict[str, ImageSet]) -> Iterator[Finding]:
         advice = f"more than {_MOST_COMPARED:,} images: use `find_near_duplicates` on a part"
         yield Finding("near-duplicates not looked for", 1, advice, ())
         return
-    names = list(sets)
-    files = {name: [path for path, _ in files_of(sets[name])] for name in names}
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    for a, b in pairs or [(name, name) for name in names]:
+    files = {name: images.file_names() for name, images in sets.items()}
+    for a, b in list(itertools.combinations(sets, 2)) or [(name, name) for name in sets]:
         near = find_near_duplicates(sets[a], sets[b])
-        shown = tuple(
+        shown = [
             f"{files[a][one.first]} and {files[b][one.second]} ({one.similarity:.3f})"
             for one in near
             if a != b or one.first < one.second
-        )
-        if not shown:
-            continue
+        ]
         advice = "the accuracy on them says nothing about new images: remove one of each pair"
         if a != b:
-            yield Finding(f"near-duplicates in {a} and {b}", len(shown), advice, shown)
+            yield from _find(f"near-duplicates in {a} and {b}", advice, shown)
         else:
-            yield Finding("near-duplicates", len(shown), f"a split divides them: {advice}", shown)
+            yield from _find("near-duplicates", f"a split divides them: {advice}", shown)
 
 
 def _summary(part: Part) -> tuple[str, ...]:
@@ -332,7 +311,3 @@ def _summary(part: Part) -> tuple[str, ...]:
         formats,
         part.folder,
     )
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    return finding.kind, f"{finding.number:,}", finding.advice

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 import tensorflow as tf
@@ -230,15 +229,6 @@ def _read_header(file: IO[bytes], size: int) -> _Header:
 
 def _jpeg_shape(file: IO[bytes]) -> tuple[int, int] | None:
     """Height and width of a JPEG, from its frame header; `None` if too much precedes it."""
-    for marker, _ in _jpeg_segments(file):
-        if marker in _FRAMES:
-            height, width = struct.unpack(">xHH", file.read(5))
-            return height, width
-    return None
-
-
-def _jpeg_segments(file: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """Marker and length of the segments of a JPEG; the file is at the content of each."""
     file.seek(2)
     for _ in range(_MAX_PARTS):
         first, marker = struct.unpack("BB", file.read(2))
@@ -249,9 +239,11 @@ def _jpeg_segments(file: IO[bytes]) -> Iterator[tuple[int, int]]:
         (length,) = struct.unpack(">H", file.read(2))
         if length < 2:
             raise IndexError
-        after = file.tell() + length - 2
-        yield marker, length - 2
-        file.seek(after)
+        if marker in _FRAMES:
+            height, width = struct.unpack(">xHH", file.read(5))
+            return height, width
+        file.seek(length - 2, os.SEEK_CUR)
+    return None
 
 
 def _after_fill(file: IO[bytes]) -> int:

@@ -10,14 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
+from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.tiff import TIFF_ENDINGS, as_png
-from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.errors import listed, printable
 from keras_vit.reading import is_left_over, is_regular, read_bytes
-from keras_vit.runtime.model import find_preprocessing
 
 # TensorFlow decodes all of them but TIFF, WebP from version 2.19 on.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", *TIFF_ENDINGS)
@@ -103,7 +101,7 @@ class ImageFiles:
     ):
         self.files = find_images(paths)
         self.batch_size = batch_size
-        self._model = model
+        self._transform = transform_of(model)
 
     def __len__(self) -> int:
         return -(-len(self.files) // self.batch_size)
@@ -111,18 +109,12 @@ class ImageFiles:
     def __iter__(self) -> Iterator[np.ndarray]:
         for start in range(0, len(self.files), self.batch_size):
             files = self.files[start : start + self.batch_size]
-            yield np.stack([_model_input(path, self._model) for path in files])
+            yield np.stack([self._read(path) for path in files])
 
-
-def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
-    stored, normalizes_itself = find_preprocessing(model)
-    preprocessing = stored or Preprocessing()
-    height, width, channels = model.inputs[0].shape[1:]
-    image = read_image(path, channels, exif_orientation=preprocessing.exif_orientation)
-    pixels = eval_transform(tf.constant(image), preprocessing, (height, width))
-    if normalizes_itself is False:
-        return normalize(pixels, preprocessing).numpy()
-    return pixels.numpy()
+    def _read(self, path: pathlib.Path) -> np.ndarray:
+        turn = self._transform.preprocessing.exif_orientation
+        image = read_image(path, self._transform.channels, exif_orientation=turn)
+        return self._transform.evaluate(tf.constant(image), MAX_PIXELS).numpy()
 
 
 def find_images(
@@ -140,19 +132,14 @@ def find_images(
         ValueError: If there are no images.
     """
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    files = []
+    files: list[pathlib.Path] = []
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no image {printable(path)}.")
-        files += files_below(path, endings) if path.is_dir() else [path]
+        files += map(pathlib.Path, list_files(path, endings)) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"There are no images in {listed(paths) or 'nothing'}.")
     return files
-
-
-def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[pathlib.Path]:
-    """Finds files as `list_files`."""
-    return [pathlib.Path(path) for path in list_files(folder, endings)]
 
 
 def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:

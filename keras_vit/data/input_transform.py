@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.checks import pair
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import decode
-from keras_vit.data.transforms import normalize
+from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.runtime.model import find_preprocessing
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class InputTransform:
         """
         turn = always_turn or self.preprocessing.exif_orientation
         return decode(image, self.channels, max_pixels, exif_orientation=turn)
+
+    @tf.autograph.experimental.do_not_convert
+    def evaluate(self, image: Any, max_pixels: int) -> Any:
+        """Makes the input of the model of an image, as for evaluation. Arguments as of `decode`."""
+        pixels = self.decode(image, max_pixels)
+        pixels = eval_transform(pixels, self.preprocessing, self.image_size)
+        return self.in_range(tf.ensure_shape(pixels, (*self.image_size, self.channels)))
 
     @tf.autograph.experimental.do_not_convert
     def in_range(self, pixels: Any) -> Any:

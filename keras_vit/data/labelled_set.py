@@ -210,6 +210,7 @@ def make_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     worker: tuple[int, int] | None = None,
     seeds_order: bool = True,
+    advice: str = "",
 ) -> Any:
     """Makes batches in which every image has a random seed of its own in every epoch.
 
@@ -226,6 +227,7 @@ def make_batches(
         shuffle_buffer: Size of the shuffle buffer of records.
         worker: As for `distribute`.
         seeds_order: Whether the order of an epoch depends on `seed` besides its number, which does.
+        advice: What else to do where there are fewer images than a batch.
 
     Returns:
         As of `distribute`.
@@ -238,7 +240,7 @@ def make_batches(
     if drop_remainder and images.num_images * repeats < batch_size:
         raise ValueError(
             f"{images.name} has {images.num_images} images, fewer than a batch of {batch_size}. "
-            f"Take batch_size={images.num_images} or less."
+            f"Take batch_size={images.num_images} or less{advice}."
         )
 
     def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:

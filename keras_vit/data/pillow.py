@@ -21,7 +21,7 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
     The sizes may be tensors: the function also runs in `tf.data` and in exported signatures.
 
     Args:
-        image: uint8 tensor of shape `(h, w, C)`.
+        image: Tensor of shape `(h, w, C)`, values in [0, 255]; others than uint8 are rounded.
         size: Pixels along (height, width) of the whole result.
         begin: Top and left of the window.
         window: Height and width of the window.
@@ -30,6 +30,8 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
     Returns:
         float32 tensor of shape `(*window, C)`, integers in [0, 255].
     """
+    if image.dtype != tf.uint8:
+        image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
     source, channels = tf.shape(image), image.shape[-1]
     top, below, rows = _kernel_weights(source[0], size[0], begin[0], window[0], interpolation)
     left, right, columns = _kernel_weights(source[1], size[1], begin[1], window[1], interpolation)

@@ -91,20 +91,15 @@ def _rotate(image: Any, magnitude: float, seed: Any) -> Any:
     return _transform(image, [cosine, -sine, x, sine, cosine, y])
 
 
-def _shear_x(image: Any, magnitude: float, seed: Any) -> Any:
-    return _transform(image, [1.0, _signed(0.03 * magnitude, seed), 0.0, 0.0, 1.0, 0.0])
+def _move(place: int, step: float) -> Callable[[Any, float, Any], Any]:
+    """A function that shears or translates: it changes one number of the affine matrix."""
 
+    def apply(image: Any, magnitude: float, seed: Any) -> Any:
+        matrix: list[Any] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+        matrix[place] = _signed(step * magnitude, seed)
+        return _transform(image, matrix)
 
-def _shear_y(image: Any, magnitude: float, seed: Any) -> Any:
-    return _transform(image, [1.0, 0.0, 0.0, _signed(0.03 * magnitude, seed), 1.0, 0.0])
-
-
-def _translate_x(image: Any, magnitude: float, seed: Any) -> Any:
-    return _transform(image, [1.0, 0.0, _signed(10.0 * magnitude, seed), 0.0, 1.0, 0.0])
-
-
-def _translate_y(image: Any, magnitude: float, seed: Any) -> Any:
-    return _transform(image, [1.0, 0.0, 0.0, 0.0, 1.0, _signed(10.0 * magnitude, seed)])
+    return apply
 
 
 def _auto_contrast(image: Any, magnitude: float, seed: Any) -> Any:
@@ -215,10 +210,10 @@ OPERATIONS: dict[str, Callable[[Any, float, Any], Any]] = {
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": _move(1, 0.03),
+    "shear_y": _move(3, 0.03),
+    "translate_x": _move(2, 10.0),
+    "translate_y": _move(5, 10.0),
     "cutout": _cutout,
     "solarize_add": _solarize_add,
 }

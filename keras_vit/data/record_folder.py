@@ -160,10 +160,12 @@ def read_record_folder(
         )
     known = tuple(class_names or names)
     position = {name: label for label, name in enumerate(known)}
-    table = list(range(len(names))) if known == names else [position.get(n, -1) for n in names]
+    table = [position.get(name, -1) for name in names]
     is_single = task == "single_label"
-    unknown = [n for n, label, count in zip(names, table, counts, strict=True) if label < 0 < count]
-    if not is_single:
+    of_names = dict(zip(names, counts, strict=True))
+    if is_single:
+        unknown = [name for name, count in of_names.items() if name not in position and count]
+    else:
         unknown = sorted(set(known) ^ set(names))
     if unknown:
         raise ValueError(
@@ -184,7 +186,6 @@ def read_record_folder(
 
     shards = Shards(paths, records, read)
     images = read_records(shards, parse, known, f"{folder} ({len(files)} files of records)", task)
-    of_names = dict(zip(names, counts, strict=True))
     return dataclasses.replace(images, counts=tuple(of_names.get(name, 0) for name in known))
 
 

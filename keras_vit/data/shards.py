@@ -121,10 +121,10 @@ def find_shards(
         raise ValueError(f"There are no files to read. Received: {files!r}.")
     if counts is None and read is None:
         counts = [_count_records(path) for path in found]
-    elif counts is None and read is not None:
+    read = read or tf.data.TFRecordDataset
+    if counts is None:
         counts = [int(read(tf.constant(path)).reduce(0, lambda n, _: n + 1)) for path in found]
-    assert counts is not None
-    return Shards(tuple(found), tuple(map(int, counts)), read or tf.data.TFRecordDataset)
+    return Shards(tuple(found), tuple(map(int, counts)), read)
 
 
 def read_shards(

@@ -49,8 +49,6 @@ def eval_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[i
 
 def _pillow_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
     """`eval_transform` as timm's `create_transform` or an image processor of transformers."""
-    if image.dtype != tf.uint8:
-        image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
     source = tf.shape(image)[:2]
     resized = _pillow_size(source, preprocessing, image_size)
     excess = resized - image_size

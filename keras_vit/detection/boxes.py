@@ -115,11 +115,9 @@ def read_boxes(
         rows.append((row, ids))
         if not sizes[index].any():  # of a file that cannot be read
             continue
-        problems += [
-            f"{where}, box {number}: {problem}"
-            for number, problem in enumerate(map(_box_problem(sizes[index], len(names)), row, ids))
-            if problem
-        ]
+        for number, (box, label) in enumerate(zip(row, ids, strict=True)):
+            problem = _box_problem(sizes[index], len(names), box, label)
+            problems += [f"{where}, box {number}: {problem}"] if problem else []
     raise_problems(name, problems, "problems with boxes")
     most = max([1, *(len(ids) for _, ids in rows)])
     filled = np.full((len(rows), most, 4), NO_BOX, "float32")
@@ -157,24 +155,20 @@ def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return pixels, np.tile(np.array(pixels.shape[1:3], "int64"), (len(pixels), 1)), []
 
 
-def _box_problem(size: np.ndarray, classes: int) -> Any:
-    """A function from a box and its label to what is wrong with them, or `None`."""
+def _box_problem(size: np.ndarray, classes: int, box: np.ndarray, label: Any) -> str | None:
+    """What is wrong with a box and its label."""
     height, width = size.tolist()
-
-    def problem(box: np.ndarray, label: Any) -> str | None:
-        left, top, right, bottom = given = box.tolist()
-        if not 0 <= label < classes:
-            return f"label {label}, and the classes are 0 to {classes - 1}. Name more classes"
-        if not (left < right and top < bottom):
-            return f"{given} has no area. Boxes are (left, top, right, bottom); remove empty ones"
-        if not (left >= 0 and top >= 0 and right <= width and bottom <= height):
-            return (
-                f"{given} lies partly outside the image of {width} pixels in width and {height} in "
-                "height. Clip it, and give pixels, not shares of the image"
-            )
-        return None
-
-    return problem
+    left, top, right, bottom = given = box.tolist()
+    if not 0 <= label < classes:
+        return f"label {label}, and the classes are 0 to {classes - 1}. Name more classes"
+    if not (left < right and top < bottom):
+        return f"{given} has no area. Boxes are (left, top, right, bottom); remove empty ones"
+    if not (left >= 0 and top >= 0 and right <= width and bottom <= height):
+        return (
+            f"{given} lies partly outside the image of {width} pixels in width and {height} in "
+            "height. Clip it, and give pixels, not shares of the image"
+        )
+    return None
 
 
 def box_batches(

@@ -15,7 +15,7 @@ from keras_vit.checks import short_repr
 from keras_vit.data.input_transform import transform_of
 from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches
 from keras_vit.errors import printable
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,11 +150,7 @@ def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
 
 
 def _import_coco() -> tuple[Any, Any]:
-    try:
+    with needing("detection", "The mAP of COCO needs pycocotools"):
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
-    except ImportError as error:
-        raise ImportError(
-            f"The mAP of COCO needs pycocotools. Install it: {pip_install('detection')}."
-        ) from error
     return COCO, COCOeval

@@ -7,7 +7,7 @@ import math
 import keras
 
 from keras_vit.checks import check_positive
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
 
 _LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
@@ -73,13 +73,9 @@ def build_detector(
             "Detectors need the data format 'channels_last'. Received: 'channels_first'. Call "
             "keras.config.set_image_data_format('channels_last') before."
         )
-    try:
+    with needing("detection", "Detectors need keras-hub"):
         from keras_hub.layers import AnchorGenerator, NonMaxSuppression
         from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector
-    except ImportError as error:
-        raise ImportError(
-            f"Detectors need keras-hub. Install it: {pip_install('detection')}."
-        ) from error
     pyramid = backbone
     if not isinstance(backbone, PyramidModel):
         pyramid = build_pyramid(backbone, channels, _LEVELS)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice, check_positive, short_repr
+from keras_vit.checks import check_choice, pair, short_repr
 from keras_vit.data.decode import MAX_PIXELS, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.errors import printable
@@ -63,13 +63,8 @@ class SegmentationResult:
     def __str__(self) -> str:
         pairs = zip(self.class_names, self.iou, strict=True)
         lines = [f"{printable(name):>20}  {iou:7.2%}" for name, iou in pairs]
-        return "\n".join(
-            [
-                *lines,
-                f"mean IoU {self.mean_iou:.2%}, pixel accuracy {self.pixel_accuracy:.2%} "
-                f"({self.num_images} images)",
-            ]
-        )
+        end = f"mean IoU {self.mean_iou:.2%}, pixel accuracy {self.pixel_accuracy:.2%}"
+        return "\n".join([*lines, f"{end} ({self.num_images} images)"])
 
 
 def evaluate_masks(
@@ -236,14 +231,11 @@ def _voc_color(index: int) -> list[int]:
 def _steps(stride: int | tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:
     if stride is None:
         return (-(-window[0] * 2 // 3), -(-window[1] * 2 // 3))
-    steps = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
-    for step, side in zip(steps, window, strict=True):
-        check_positive("stride", step)
-        if step > side:
-            raise ValueError(
-                f"A `stride` above the window of {window} pixels leaves pixels out. Received: "
-                f"{stride}."
-            )
+    steps = pair("stride", stride)
+    if np.greater(steps, window).any():
+        raise ValueError(
+            f"A `stride` above the window of {window} pixels leaves pixels out. Received: {stride}."
+        )
     return steps
 
 

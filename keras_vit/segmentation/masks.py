@@ -21,9 +21,9 @@ import tensorflow as tf
 from keras_vit.checks import check_choice
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem, name_damage
-from keras_vit.data.folder import ENDINGS, find_problems, report_problems
+from keras_vit.data.folder import ENDINGS, check_is_folder, find_problems, report_problems
 from keras_vit.data.headers import read_displayed_size, read_size
-from keras_vit.data.image_files import files_below
+from keras_vit.data.image_files import list_files
 from keras_vit.data.labelled_set import LabelledSet, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.tiff import file_loader
@@ -203,8 +203,9 @@ def read_mask_arrays(
     known = (y >= 0) & (y < 256)
     labels = np.where(known, table[np.where(known, y, 0)], INVALID).astype("int32")
     if (labels == INVALID).any():
+        unknown = np.unique(y[labels == INVALID]).tolist()
         raise ValueError(
-            f"The masks of {name} hold {_list(np.unique(y[labels == INVALID]))}, and the "
+            f"The masks of {name} hold {listed(unknown, 10)}, and the "
             f"{len(names)} classes are 0 to {len(names) - 1}. Name more classes, or pass `ignored`."
         )
     return MaskSet(name, names, (x, labels), lambda image, mask: (image, mask))
@@ -231,14 +232,13 @@ def _find_pairs(
     images: pathlib.Path, masks: pathlib.Path, suffix: str
 ) -> list[tuple[pathlib.Path, pathlib.Path]]:
     """Pairs images with masks by their relative paths without endings."""
-    for folder in (images, masks):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"There is no folder {folder}.")
+    check_is_folder(images)
+    check_is_folder(masks)
     problems: list[str] = []
 
     def by_name(folder: pathlib.Path) -> dict[pathlib.Path, pathlib.Path]:
         named: dict[pathlib.Path, pathlib.Path] = {}
-        for path in files_below(folder, ENDINGS):
+        for path in map(pathlib.Path, list_files(folder, ENDINGS)):
             first = named.setdefault(path.relative_to(folder).with_suffix(""), path)
             problems.extend([f"{path} has the name of {first}"] if first != path else [])
         return named
@@ -357,15 +357,9 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
         if count:
             problems.append(f"{path} has {count} pixels of values that are no class")
     if problems:
+        lines = listed(problems, separator="\n  ")
         raise ValueError(
             f"{len(problems)} masks hold values beyond the {masks.num_classes} classes, or are "
-            "damaged:\n  "
-            + listed(problems, separator="\n  ")
-            + "\nSave damaged ones again. For others name more classes, or pass `first_value`, "
-            "`ignored` or `colors`."
+            f"damaged:\n  {lines}\nSave damaged ones again. For others name more classes, or pass "
+            "`first_value`, `ignored` or `colors`."
         )
-
-
-def _list(values: np.ndarray) -> str:
-    rest = ", ..." if len(values) > 10 else ""
-    return ", ".join(map(str, values[:10].tolist())) + rest

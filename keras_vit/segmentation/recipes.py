@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.checks import check_names
 from keras_vit.segmentation.mask_pipeline import MaskAugmentation
 from keras_vit.train.hyperparameters import Recipe
 
@@ -106,9 +107,5 @@ def find_segmentation_recipe(name: str) -> SegmentationRecipe:
     Raises:
         ValueError: If there is no recipe with that name.
     """
-    if name not in SEGMENTATION_RECIPES:
-        raise ValueError(
-            f"There is no recipe {name!r} for segmentation. There are: "
-            f"{', '.join(SEGMENTATION_RECIPES)}."
-        )
+    check_names("recipe for segmentation", [name], SEGMENTATION_RECIPES)
     return SEGMENTATION_RECIPES[name]

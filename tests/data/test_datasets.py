@@ -37,7 +37,7 @@ def test_all_are_there_with_a_recipe():
         assert RECIPES[row.recipe].held_out == 200
     with pytest.raises(ValueError, match=r"no settings for 'pet'. Near it: pets"):
         find_dataset("pet")
-    with pytest.raises(ValueError, match=r'`part` must be "train" or "test"'):
+    with pytest.raises(ValueError, match="`part` must be one of 'train', 'test'"):
         read_dataset("pets", "dev")
 
 

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.data.folder_check import files_of
-from keras_vit.data.image_files import IMAGE_ENDINGS, files_below
+from keras_vit.data.image_files import IMAGE_ENDINGS, list_files
 from tests.data.pictures import encoded
 
 RNG = np.random.default_rng(0)
@@ -103,7 +102,7 @@ def test_the_report_as_tables(photos):
 
 def pair_sides(images):
     """How many of a pair of duplicates a part holds."""
-    return sum(path.endswith(("a/3.png", "copy.png")) for path, _ in files_of(images))
+    return sum(path.endswith(("a/3.png", "copy.png")) for path in images.file_names())
 
 
 @pytest.mark.slow
@@ -132,8 +131,8 @@ def test_links_that_lead_back_do_not_multiply_images(tmp_path):
     for link in ("more", "again"):
         (tmp_path / "photos" / "dog" / link).symlink_to(tmp_path / "elsewhere")
     assert keras_vit.read_folder(tmp_path / "photos").num_images == 5
-    dogs = files_below(tmp_path / "photos" / "dog", IMAGE_ENDINGS)
-    assert [path.name for path in dogs] == ["0.png", "1.png", "2.png"]
+    dogs = list_files(tmp_path / "photos" / "dog", IMAGE_ENDINGS)
+    assert list(map(os.path.basename, dogs)) == ["0.png", "1.png", "2.png"]
 
 
 def test_parts_are_read_with_the_classes_of_training(photos):

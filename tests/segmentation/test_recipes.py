@@ -60,5 +60,7 @@ def test_a_recipe_trains_a_head():
 
 
 def test_an_unknown_recipe_is_an_error():
-    with pytest.raises(ValueError, match=r"no recipe 'dinov4'.*dinov2_ade20k_linear"):
+    with pytest.raises(
+        ValueError, match=r"no recipe for segmentation `dinov4`.*dinov2_ade20k_linear"
+    ):
         find_segmentation_recipe("dinov4")
