@@ -303,11 +303,6 @@ def _duplicate_findings(sets: dict[str, ImageSet]) -> Iterator[Finding]:
 def _summary(part: Part) -> tuple[str, ...]:
     sizes = [f"{width} x {height}" for height, width in part.sizes]
     formats = ", ".join(f"{count:,} {name}" for name, count in part.formats.items())
-    return (
-        part.name,
-        f"{sum(part.counts.values()):,}",
-        f"{sum(count > 0 for count in part.counts.values()):,}",
-        *sizes,
-        formats,
-        part.folder,
-    )
+    counts = part.counts.values()
+    numbers = (f"{sum(counts):,}", f"{sum(map(bool, counts)):,}")
+    return (part.name, *numbers, *sizes, formats, part.folder)

@@ -37,40 +37,31 @@ def find_labels(
         ValueError: If there are not two classes, or too many; a name stands for several; or a label
             is none of the classes.
     """
-    known, labels = _number_labels(values, class_names, stored_names, source)
+    numbers, stored = _numbers(values), tuple(stored_names or ())
+    names: Sequence[str] | None = None  # by which classes are found, where not by numbers
+    if numbers is None:
+        names = tuple(map(str, values))
+        known = tuple(class_names or sorted(set(names)))
+    else:
+        known = tuple(class_names or stored or map(str, range(_check_count(numbers, source))))
+        labels = [number if 0 <= number < len(known) else -1 for number in numbers]
+        are_names = class_names is not None and known != stored
+        if are_names and (stored or set(map(str, numbers)) <= set(known)):
+            names = [stored[n] if 0 <= n < len(stored) else str(n) for n in numbers]
+    if names is not None:
+        if len(known) > _MAX_CLASSES or (class_names is None and len(known) < 2):
+            raise ValueError(
+                f"{source} has {len(known):,} names of classes: {listed(known)}. There must be 2 "
+                f"to {_MAX_CLASSES:,}. Choose another label with `label_name`; for a part of a "
+                "larger set, pass `class_names`."
+            )
+        check_distinct(known)
+        position = {name: index for index, name in enumerate(known)}
+        labels = [position.get(name, -1) for name in names]
     of = f"which is none of the {len(known):,} classes {listed(known)}"
     unknown = [index for index, label in enumerate(labels) if label < 0]
     raise_problems(source, [f"{name_of(i)} has the label {values[i]}, {of}" for i in unknown])
     return known, np.array(labels, "int64")
-
-
-def _number_labels(
-    values: Sequence[int | str],
-    class_names: Sequence[str] | None,
-    stored_names: Sequence[str] | None,
-    source: str,
-) -> tuple[tuple[str, ...], list[int]]:
-    """Names of the classes, and the class of every image, -1 where the label is unknown."""
-    numbers = _numbers(values)
-    if numbers is None:
-        names: Sequence[str] = tuple(map(str, values))
-        known = tuple(class_names or sorted(set(names)))
-    else:
-        stored = tuple(stored_names or ())
-        known = tuple(class_names or stored or map(str, range(_check_count(numbers, source))))
-        are_names = class_names is not None and known != stored
-        if not are_names or not (stored or set(map(str, numbers)) <= set(known)):
-            return known, [n if 0 <= n < len(known) else -1 for n in numbers]
-        names = [stored[n] if 0 <= n < len(stored) else str(n) for n in numbers]
-    if len(known) > _MAX_CLASSES or (class_names is None and len(known) < 2):
-        raise ValueError(
-            f"{source} has {len(known):,} names of classes: {listed(known)}. There must be 2 to "
-            f"{_MAX_CLASSES:,}. Choose another label with `label_name`; for a part of a larger "
-            "set, pass `class_names`."
-        )
-    check_distinct(known)
-    position = {name: index for index, name in enumerate(known)}
-    return known, [position.get(name, -1) for name in names]
 
 
 def _numbers(values: Sequence[int | str]) -> list[int] | None:

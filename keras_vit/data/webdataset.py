@@ -73,12 +73,16 @@ def read_webdataset(
     found = find_files(files)
     source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} tars)"
     names = _LABEL_NAMES if label_name is None else (label_name,)
+    endings = (*(f".{name.lower()}" for name in names), ".json", _CAPTION)
+
+    def examine(image: IO[bytes], size: int) -> str | None:
+        return examine_bytes(image, size, check, max_pixels)
+
     problems: list[str] = []
     samples: list[Sample] = []
     items: list[str] = []
-    for path, (inside, others) in zip(
-        found, _read_all(found, names, check, max_pixels), strict=True
-    ):
+    tars = map_threads(lambda path: read_tar(path, endings, examine), found, "checking tars")
+    for path, (inside, others) in zip(found, tars, strict=True):
         problems += [f"{path}: {other}" for other in others if labelled]
         samples += inside
         changed = os.stat(path).st_mtime_ns
@@ -109,18 +113,6 @@ def read_webdataset(
     rows = (np.array(items, object)[kept], labels[kept])
     load = functools.partial(load_item, max_pixels=max_pixels)
     return ImageSet(source, known, rows, load, max_pixels, skipped=skipped)
-
-
-def _read_all(
-    paths: Sequence[str], names: Sequence[str], check: str, max_pixels: int
-) -> list[tuple[list[Sample], list[str]]]:
-    """Reads tars in several threads, and reports how far it is."""
-    endings = (*(f".{name.lower()}" for name in names), ".json", _CAPTION)
-
-    def examine(image: IO[bytes], size: int) -> str | None:
-        return examine_bytes(image, size, check, max_pixels)
-
-    return map_threads(lambda path: read_tar(path, endings, examine), paths, "checking tars")
 
 
 def _find_label(sample: Sample, names: Sequence[str]) -> int | str:

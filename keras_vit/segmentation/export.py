@@ -155,16 +155,14 @@ class _ServingModule(tf.Module):
     def signatures(self) -> dict[str, Any]:
         """Returns the concrete functions by signature name."""
         shape = self._inference.input_shape
-        encoded = tf.TensorSpec((), tf.string, "image_bytes")
-        image = tf.TensorSpec((None, None, shape[-1]), tf.uint8, "image")
-        pixels = tf.TensorSpec((None, *shape), tf.float32, "pixels")
+        inputs: dict[str, tuple[Any, tf.TensorSpec]] = {
+            "serving_default": (self._from_bytes, tf.TensorSpec((), tf.string, "image_bytes")),
+            "image": (self._from_image, tf.TensorSpec((None, None, shape[-1]), tf.uint8, "image")),
+            "pixels": (self._from_pixels, tf.TensorSpec((None, *shape), tf.float32, "pixels")),
+        }
         return {
             name: tf.function(function).get_concrete_function(spec)
-            for name, function, spec in (
-                ("serving_default", self._from_bytes, encoded),
-                ("image", self._from_image, image),
-                ("pixels", self._from_pixels, pixels),
-            )
+            for name, (function, spec) in inputs.items()
         }
 
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
