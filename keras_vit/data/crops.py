@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.decode import MAX_PIXELS, decode_window
+from keras_vit.data.decode import decode_window
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.transforms import resize
 
@@ -21,11 +21,7 @@ ASPECT_RANGE = (0.75, 1.33)
 
 
 def inception_crop(
-    image: Any,
-    chosen: Augmentation,
-    transform: InputTransform,
-    seed: Any,
-    max_pixels: int = MAX_PIXELS,
+    image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
     """Inception crop: a random crop of 5 to 100 % of the area, aspect ratio 3:4 to 4:3, resized.
 
@@ -66,11 +62,7 @@ def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AR
 
 
 def resized_crop(
-    image: Any,
-    chosen: Augmentation,
-    transform: InputTransform,
-    seed: Any,
-    max_pixels: int = MAX_PIXELS,
+    image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
     """Resizes the image, then takes a random crop of the input size.
 

@@ -93,9 +93,7 @@ def read_folder(
 
 
 def read_files(
-    paths: Sequence[str | os.PathLike[str]],
-    class_names: Sequence[str],
-    unreadable: str = "error",
+    paths: Sequence[str | os.PathLike[str]], class_names: Sequence[str], unreadable: str = "error"
 ) -> tuple[list[pathlib.Path], ImageSet]:
     """Reads image files of unknown classes, for prediction; every label is 0.
 

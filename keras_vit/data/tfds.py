@@ -15,6 +15,8 @@ from keras_vit.data.shards import Shards
 from keras_vit.installation import needing
 
 _IMAGE, _LABEL = "image", "label"
+_TFRECORD = "tfrecord"  # one of the formats of files
+_Parse = Callable[[Mapping[str, Any]], Any]  # of an example
 
 
 def read_tfds(
@@ -50,15 +52,15 @@ def read_tfds(
         ValueError: If the data set has no images, no labels or no such split.
         FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
-    tfds, builder = _builder(name, data_dir, download)
-    names = _class_names(tfds, name, builder.info.features, label_of, class_names)
+    builder = _builder(name, data_dir, download)
+    names = _class_names(name, builder.info.features, label_of, class_names)
     wanted = (_IMAGE, _LABEL) if label_of is None else None
     find_label = label_of or (lambda example: example[_LABEL])
 
     def parse(example: Mapping[str, Any]) -> tuple[Any, Any]:
         return example[_IMAGE], tf.cast(find_label(example), tf.int64)
 
-    title, count, read = _open(tfds, builder, split, (_IMAGE,), wanted, parse)
+    title, count, read = _open(builder, split, (_IMAGE,), wanted, parse)
     return ImageSet(title, names, (np.arange(count),), load or tf.identity, records=read)
 
 
@@ -71,7 +73,7 @@ def examples_of(
     mask: str,
 ) -> tuple[str, int, Reader]:
     """Title, number and reader of the pairs of encoded images and masks of a data set."""
-    tfds, builder = _builder(name, data_dir, download)
+    tfds, builder = _import_tfds(), _builder(name, data_dir, download)
     features = builder.info.features
     missing = [
         f"feature {key!r} that is an image{kind}"
@@ -87,7 +89,7 @@ def examples_of(
         )
     # TFDS would decode a mask as it was stored, and turn a palette into shades of grey.
     keys = (image, mask)
-    return _open(tfds, builder, split, keys, keys, lambda example: (example[image], example[mask]))
+    return _open(builder, split, keys, keys, lambda example: (example[image], example[mask]))
 
 
 def record_shards(
@@ -109,26 +111,26 @@ def record_shards(
         ValueError: If there is no such split, or it is not stored as TFRecords.
         FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
-    tfds, builder = _builder(name, data_dir, download)
-    if builder.info.splits and builder.info.file_format != tfds.core.FileFormat.TFRECORD:
+    builder = _builder(name, data_dir, download)
+    if builder.info.splits and builder.info.file_format.value != _TFRECORD:
         raise ValueError(
             f"The data set {builder.info.full_name} must be stored as TFRecords, whose images can "
             f"be read at their place. Received: files of {builder.info.file_format.value}. Prepare "
             'it with file_format="tfrecord".'
         )
-    shards = _find_shards(tfds, builder, split)
+    shards = _find_shards(builder, split)
     if shards is None:
         raise FileNotFoundError(_missing(builder))
     return f"{builder.info.full_name} {split}", shards
 
 
-def _builder(name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> tuple[Any, Any]:
-    """TFDS and the builder of a data set, prepared if it is to be downloaded."""
-    tfds = _import_tfds()
-    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
+def _builder(name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Any:
+    """The builder of a data set, prepared if it is to be downloaded."""
+    folder = None if data_dir is None else os.fspath(data_dir)
+    builder = _import_tfds().builder(name, data_dir=folder)
     if download:
         builder.download_and_prepare()
-    return tfds, builder
+    return builder
 
 
 def _missing(builder: Any) -> str:
@@ -151,12 +153,9 @@ def _import_tfds() -> Any:
 
 
 def _class_names(
-    tfds: Any,
-    name: str,
-    features: Any,
-    label_of: Callable[[Mapping[str, Any]], Any] | None,
-    class_names: Sequence[str] | None,
+    name: str, features: Any, label_of: _Parse | None, class_names: Sequence[str] | None
 ) -> tuple[str, ...]:
+    tfds = _import_tfds()
     if _IMAGE not in features or not isinstance(features[_IMAGE], tfds.features.Image):
         raise ValueError(
             f"The data set {name!r} has no feature 'image'. It has {', '.join(features)}."
@@ -173,10 +172,10 @@ def _class_names(
     return tuple(class_names or features[_LABEL].names)
 
 
-def _find_shards(tfds: Any, builder: Any, split: str) -> Shards | None:
+def _find_shards(builder: Any, split: str) -> Shards | None:
     """Files of a split, or `None` if they are missing or are not TFRecords."""
     info = builder.info
-    if not info.splits or info.file_format != tfds.core.FileFormat.TFRECORD:
+    if not info.splits or getattr(info.file_format, "value", None) != _TFRECORD:
         return None
     pieces = [
         piece
@@ -205,30 +204,25 @@ def _instructions(builder: Any, split: str) -> Sequence[Any]:
 
 
 def _open(
-    tfds: Any,
-    builder: Any,
-    split: str,
-    encoded: Sequence[str],
-    wanted: Sequence[str] | None,
-    parse: Callable[[Mapping[str, Any]], Any],
+    builder: Any, split: str, encoded: Sequence[str], wanted: Sequence[str] | None, parse: _Parse
 ) -> tuple[str, int, Reader]:
     """Title, number and reader of the examples of a split, from its own files if TFRecords.
 
     Args:
-        tfds: The module.
         builder: The data set.
         split: As for `read_tfds`.
         encoded: Features that stay encoded.
         wanted: Features to read; `None` reads all.
         parse: Maps an example to what is read.
     """
+    tfds = _import_tfds()
     title, features = f"{builder.info.full_name} {split}", builder.info.features
     decoders = {key: tfds.decode.SkipDecoding() for key in encoded}
     asked: Any = decoders
     if wanted is not None:
         asked = tfds.decode.PartialDecoding(dict.fromkeys(wanted, True), decoders)
         features = asked.extract_features(features)
-    shards = _find_shards(tfds, builder, split)
+    shards = _find_shards(builder, split)
     if shards is not None:
 
         def parse_record(record: Any) -> Any:

@@ -11,11 +11,9 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import train_transform
-from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
-from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.evaluate.feature_store import Features
 from keras_vit.image_text.classifier import Templates, sentences_of
 from keras_vit.image_text.towers import Towers, check_ids
@@ -186,14 +184,10 @@ def _pixels(
     pairs: PairSet, item: Any, transform: InputTransform, chosen: Augmentation | None, seed: Any
 ) -> Any:
     image = pairs.load(item)
-    if chosen is not None:
-        pixels = train_transform(image, chosen, transform, seed, pairs.max_pixels)
-    else:
-        turn = transform.preprocessing.exif_orientation
-        pixels = decode(image, transform.channels, pairs.max_pixels, exif_orientation=turn)
-        pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
-    pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-    return normalize(pixels, transform.preprocessing) if transform.normalize else pixels
+    if chosen is None:
+        return transform.evaluate(image, pairs.max_pixels)
+    pixels = train_transform(image, chosen, transform, seed, pairs.max_pixels)
+    return transform.in_range(pixels)
 
 
 def _tokenize(pairs: PairSet, towers: Towers) -> tuple[Any, np.ndarray, np.ndarray]:

@@ -173,7 +173,7 @@ def predict_masks(
             size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
         x = tf.image.resize(tf.cast(pixels, tf.float32), size)
         x = _pad(x[:, ::-1] if mirrored else x, transform)
-        found = _windows(model, transform.in_range(x).numpy(), window, steps, batch_size)
+        found = _windows(model, transform.in_range(x).numpy(), steps, batch_size)
         found = found[: size[0], : size[1]]  # without the padding
         total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
     total /= len(scales) * (2 if flip else 1)
@@ -250,13 +250,10 @@ def _pad(pixels: Any, transform: InputTransform) -> Any:
 
 
 def _windows(
-    model: keras.Model,
-    pixels: np.ndarray,
-    window: tuple[int, int],
-    steps: tuple[int, int],
-    batch_size: int,
+    model: keras.Model, pixels: np.ndarray, steps: tuple[int, int], batch_size: int
 ) -> np.ndarray:
     """Mean logits of the windows of an image; the last of each row and column end at its edge."""
+    window = model.inputs[0].shape[1:3]
     starts = [
         [*range(0, side - width, step), side - width]
         for side, width, step in zip(pixels.shape[:2], window, steps, strict=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, inception_window, random_flip, resized_crop
-from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from keras_vit.data.input_transform import InputTransform
 from tests.data.pictures import encoded, pixels
 
@@ -36,7 +36,8 @@ def test_inception_crop_is_a_window_resized(kind):
     for seed in SEEDS[:5]:
         top, left, height, width = inception_window(tf.shape(whole), seed).numpy()
         window = whole[top : top + height, left : left + width]
-        crop = inception_crop(tf.constant(image), INCEPTION, InputTransform((24, 32)), seed).numpy()
+        transform = InputTransform((24, 32))
+        crop = inception_crop(tf.constant(image), INCEPTION, transform, seed, MAX_PIXELS).numpy()
         if kind == "jpeg":  # libjpeg smooths colours across the border of what it decodes
             decoded = decode_window(image, lambda shape, s=seed: inception_window(shape, s))
             inner = np.abs(decoded.numpy().astype(int) - window)[2:-2, 2:-2]
@@ -73,7 +74,7 @@ def test_random_operations_are_those_of_the_official_code():
         use_image_if_no_bounding_boxes=True,
     )
     official = tf.image.resize(tf.slice(x, begin, size), (24, 24))
-    crop = inception_crop(x, INCEPTION, InputTransform((24, 24)), (1, 2))
+    crop = inception_crop(x, INCEPTION, InputTransform((24, 24)), (1, 2), MAX_PIXELS)
     np.testing.assert_array_equal(crop, official)
 
 
@@ -92,7 +93,8 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
     corners = set()
     chosen = Augmentation(crop="resize_small" if keep else "resize", resize_size=(28, 28))
     for seed in SEEDS:
-        crop = resized_crop(tf.constant(x), chosen, InputTransform((24, 24)), seed).numpy()
+        transform = InputTransform((24, 24))
+        crop = resized_crop(tf.constant(x), chosen, transform, seed, MAX_PIXELS).numpy()
         fits = [
             (i, j)
             for i in range(resized.shape[0] - 23)
@@ -107,7 +109,7 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
 def test_a_resized_image_covers_models_of_other_proportions():
     x = tf.constant(pixels(50, 50))
     chosen = Augmentation(crop="resize_small", resize_size=(28, 56))
-    crop = resized_crop(x, chosen, InputTransform((24, 48)), SEEDS[0])
+    crop = resized_crop(x, chosen, InputTransform((24, 48)), SEEDS[0], MAX_PIXELS)
     assert crop.shape == (24, 48, 3)
 
 
