@@ -280,9 +280,10 @@ def load_h5(path):
 
 def read_headers(path):
     """Everything that is read of an image file without decoding it."""
-    from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
+    from keras_vit.data.folder import examine
+    from keras_vit.data.headers import read_exif_orientation, read_size
 
-    problem = find_problem(path, 1 << 25)
+    problem = examine(path, "headers")
     if problem is None:
         *_, kind = read_size(path)
         read_exif_orientation(path, kind)

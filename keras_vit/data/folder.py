@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
-from keras_vit.data.headers import find_problem, find_problem_in
+from keras_vit.data.headers import find_problem
 from keras_vit.data.image_files import IMAGE_ENDINGS, find_images, list_files
 from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import warn_of_small_range
@@ -22,7 +22,7 @@ from keras_vit.data.shard_files import PARTS, find_format, find_split_files, fol
 from keras_vit.data.tiff import as_png
 from keras_vit.errors import listed, printable
 from keras_vit.progress import map_threads
-from keras_vit.reading import read_bytes
+from keras_vit.reading import is_regular, open_regular
 
 _OTHER_IMAGES = (".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
@@ -196,13 +196,10 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
             f"{root} has no folders train/ and val/ or test/ with folders of classes in them. Read "
             "a folder of classes with `read_folder`."
         )
-    training = read_folder(parts["train"], unreadable=unreadable)
-    other_parts = {
-        part: read_folder(path, training.class_names, unreadable)
-        for part, path in parts.items()
-        if part != "train"
-    }
-    return {"train": training, **other_parts}
+    training = read_folder(parts.pop("train"), unreadable=unreadable)
+    names = training.class_names
+    others = {part: read_folder(path, names, unreadable) for part, path in parts.items()}
+    return {"train": training, **others}
 
 
 def check_is_folder(folder: pathlib.Path) -> None:
@@ -290,10 +287,13 @@ def examine(path: str | os.PathLike[str], check: str, max_pixels: int = MAX_PIXE
     ending = os.path.splitext(path)[1]
     if ending.lower() in _OTHER_IMAGES:
         return f"is of a format that TensorFlow does not read ({ending}): convert it"
-    problem = find_problem(path, max_pixels)
-    if problem or check == "headers":
-        return problem
-    return _decoding_damage(read_bytes(path), max_pixels)
+    try:
+        if not is_regular(path):
+            return "is no regular file"
+        with open_regular(path) as file:
+            return examine_bytes(file, os.stat(path).st_size, check, max_pixels)
+    except OSError as error:
+        return f"cannot be opened ({error.strerror})"
 
 
 def examine_bytes(
@@ -309,7 +309,7 @@ def examine_bytes(
     """
     if check == "none":
         return None
-    problem = find_problem_in(file, size, max_pixels)
+    problem = find_problem(file, size, max_pixels)
     if problem or check == "headers":
         return problem
     file.seek(0)

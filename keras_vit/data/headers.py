@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_vit.reading import is_regular, open_regular
+from keras_vit.reading import open_regular
 
 # Height times width above which an image is refused: 5,792 x 5,792, 100 MB in three channels.
 MAX_PIXELS = 1 << 25
@@ -31,31 +31,38 @@ EXIF_SEGMENTS = 3  # of a JPEG: EXIF is the first segment, or follows the one or
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def find_problem(path: str | os.PathLike[str], max_pixels: int) -> str | None:
-    """Checks whether an image file can be read, by its first and last bytes.
+def find_problem(file: IO[bytes], size: int, max_pixels: int) -> str | None:
+    """Checks whether an image can be read, by its first and last bytes.
 
     Args:
-        path: The file.
+        file: The image, from its first byte on.
+        size: Its bytes.
         max_pixels: Height times width above which an image is rejected.
 
     Returns:
-        The reason why the file cannot be read, or `None`. Damage in the middle is not found.
+        The reason why it cannot be read, or `None`. Damage in the middle is not found.
     """
+    if not size:
+        return "is empty (0 bytes)"
     try:
-        if not is_regular(path):
-            return "is no regular file"
-        with open_regular(path) as file:
-            return find_problem_in(file, os.stat(path).st_size, max_pixels)
-    except OSError as error:
-        return f"cannot be opened ({error.strerror})"
-
-
-def find_problem_in(file: IO[bytes], size: int, max_pixels: int) -> str | None:
-    """As `find_problem`, of an image of `size` bytes that is open."""
-    try:
-        return _examine(file, size, max_pixels)
+        header = _read_header(file, size)
     except (struct.error, IndexError):
         return "is cut off in its header"
+    shape = header.shape
+    if header.format == "webp" and not _READS_WEBP:
+        return "is a WebP file, which this version of TensorFlow does not read: convert it"
+    if header.problem is not None:
+        return header.problem
+    if not header.is_whole:
+        return "is cut off: its end is missing"
+    if not min(shape):
+        return f"says that it has {shape[0]:,} x {shape[1]:,} pixels"
+    if shape[0] * shape[1] > max_pixels:
+        return (
+            f"has {shape[0]:,} x {shape[1]:,} pixels, more than max_pixels={max_pixels:,}: "
+            "make it smaller"
+        )
+    return None
 
 
 def read_size(path: str | os.PathLike[str]) -> tuple[int, int, str]:
@@ -171,27 +178,6 @@ class _Header(NamedTuple):
     shape: tuple[int, int]
     is_whole: bool
     problem: str | None = None
-
-
-def _examine(file: IO[bytes], size: int, max_pixels: int) -> str | None:
-    if not size:
-        return "is empty (0 bytes)"
-    header = _read_header(file, size)
-    shape = header.shape
-    if header.format == "webp" and not _READS_WEBP:
-        return "is a WebP file, which this version of TensorFlow does not read: convert it"
-    if header.problem is not None:
-        return header.problem
-    if not header.is_whole:
-        return "is cut off: its end is missing"
-    if not min(shape):
-        return f"says that it has {shape[0]:,} x {shape[1]:,} pixels"
-    if shape[0] * shape[1] > max_pixels:
-        return (
-            f"has {shape[0]:,} x {shape[1]:,} pixels, more than max_pixels={max_pixels:,}: "
-            "make it smaller"
-        )
-    return None
 
 
 def _read_header(file: IO[bytes], size: int) -> _Header:

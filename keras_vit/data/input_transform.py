@@ -80,7 +80,6 @@ def transform_of(
     """
     if isinstance(model, InputTransform):
         return model
-    settings: dict[str, Any]
     config = getattr(model, "config", model)
     if getattr(config, "max_num_patches", None) is not None:
         raise ValueError(
@@ -89,13 +88,12 @@ def transform_of(
         )
     if hasattr(config, "preprocessing"):
         *size, channels = config.input_shape
-        settings = {"preprocessing": config.preprocessing, "classes": config.classes}
-        normalizes = not config.include_preprocessing
+        preprocessing, includes = config.preprocessing, config.include_preprocessing
+        classes = config.classes
     else:  # a model built on one of this package, or from elsewhere
         *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
         preprocessing, includes = find_preprocessing(cast("keras.Model", model))
-        settings = {} if preprocessing is None else {"preprocessing": preprocessing}
-        normalizes = includes is False
+        classes = None
     if image_size is not None:
         wanted = pair("image_size", image_size)
         if None not in size and tuple(size) != wanted:
@@ -106,4 +104,5 @@ def transform_of(
         size = list(wanted)
     if None in size:
         raise ValueError("The model takes images of any size. Pass `image_size`.")
-    return InputTransform(tuple(size), normalize=normalizes, channels=channels, **settings)
+    preprocessing = preprocessing or Preprocessing()
+    return InputTransform(tuple(size), preprocessing, includes is False, channels, classes)

@@ -176,9 +176,8 @@ def describe_held_out(training: LabelledSet, held_out: LabelledSet) -> str:
         return f"{chosen}, the last ones in the stored order"
     task, labels = training.strata
     if task in (None, "regression"):
-        return (
-            f"{chosen}, {'drawn at random' if task is None else 'from all ranges of the numbers'}"
-        )
+        how = "drawn at random" if task is None else "from all ranges of the numbers"
+        return f"{chosen}, {how}"
     left, out = (
         np.bincount(labels, minlength=training.num_classes) if labels.ndim == 1 else labels.sum(0)
         for labels in (labels, held_out.strata[1])

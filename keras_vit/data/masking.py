@@ -61,8 +61,9 @@ def mask_patches(
     patch_size = pair("patch_size", patch_size)
     shares = (rate, masked, replaced)
 
-    def corrupt(seeds: Any, *parts: Any) -> tuple[dict[str, Any], Any, Any]:
-        images = parts[0]
+    @tf.autograph.experimental.do_not_convert
+    def corrupt(seeds: Any, element: Any) -> tuple[dict[str, Any], Any, Any]:
+        images = element[0] if isinstance(element, tuple) else element
         patches = _cut(images, patch_size)  # (B, N, h, w, C)
         sources, corrupted = _draw(tf.shape(images)[0], patches.shape[1], shares, seeds)
         weights = tf.cast(corrupted, tf.float32)
@@ -71,13 +72,9 @@ def mask_patches(
             weights = weights[:, :, None]
         return {"images": images, "sources": sources}, _TARGETS[target](patches), weights
 
-    @tf.autograph.experimental.do_not_convert
-    def flat(seeds: Any, element: Any) -> tuple[dict[str, Any], Any, Any]:
-        return corrupt(seeds, *(element if isinstance(element, tuple) else (element,)))
-
     # Iterators are numbered by TensorFlow, so a restarted run can draw the same again.
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
-    return tf.data.Dataset.zip(seeds, dataset).map(flat, num_parallel_calls=tf.data.AUTOTUNE)
+    return tf.data.Dataset.zip(seeds, dataset).map(corrupt, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _cut(images: Any, patch_size: tuple[int, int]) -> Any:

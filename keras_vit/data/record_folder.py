@@ -95,12 +95,11 @@ def write_records(
         "per_file": per_file,
         **({} if images.task == "single_label" else {"task": images.task}),
     }
-    is_done = _check_folder(folder, plan)
-    if not is_done:
+    kept = count
+    if not _check_folder(folder, plan):
         write_text(folder / _PLAN, json.dumps(plan, indent=1))
         remove_unfinished(folder, ["*"])
-    kept = sum(file.exists() for file in files)
-    if not is_done:
+        kept = sum(file.exists() for file in files)
         counts = _write_all(images, files, per_file, threads)
         rows = [
             {"file": file.name, "records": min(per_file, left), "bytes": file.stat().st_size}
@@ -111,7 +110,7 @@ def write_records(
             unfinished.write_text(json.dumps({**facts, "skipped": list(images.skipped)}, indent=1))
         (folder / _PLAN).unlink()
     size = sum(file.stat().st_size for file in files)
-    return WrittenRecords(folder, images.num_images, len(files), kept, size)
+    return WrittenRecords(folder, images.num_images, count, kept, size)
 
 
 def read_record_folder(

@@ -63,9 +63,7 @@ def find_files(files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 
 def read_tar(
-    path: str,
-    endings: Iterable[str],
-    examine: Callable[[IO[bytes], int], str | None] | None = None,
+    path: str, endings: Iterable[str], examine: Callable[[IO[bytes], int], str | None] | None = None
 ) -> tuple[list[Sample], list[str]]:
     """Reads where the images of a tar stand, and the small members of the same name.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.headers import MAX_PIXELS, ORIENTATION, find_problem_in, is_tiff, open_tiff
+from keras_vit.data.headers import MAX_PIXELS, ORIENTATION, find_problem, is_tiff, open_tiff
 from keras_vit.reading import read_bytes
 
 TIFF_ENDINGS = (".tif", ".tiff")
@@ -30,7 +30,7 @@ def as_png(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """
     if not is_tiff(data):
         return data
-    problem = find_problem_in(io.BytesIO(data), len(data), max_pixels)
+    problem = find_problem(io.BytesIO(data), len(data), max_pixels)
     if problem is not None:
         raise ValueError(problem)
     import PIL.Image

@@ -40,11 +40,8 @@ def eval_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[i
     if preprocessing.crop_ratio is None:
         return resize(image, image_size, preprocessing.interpolation)
     covered = [math.floor(side / preprocessing.crop_ratio) for side in image_size]
-    if preprocessing.crop_mode == "squash":
-        image = resize(image, covered, preprocessing.interpolation)
-    else:
-        image = resize(image, _covering_size(image, covered), preprocessing.interpolation)
-    return _crop_centre(image, image_size)
+    size = covered if preprocessing.crop_mode == "squash" else _covering_size(image, covered)
+    return _crop_centre(resize(image, size, preprocessing.interpolation), image_size)
 
 
 def _pillow_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:

@@ -122,14 +122,15 @@ def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
         "categories": [{"id": index} for index in range(boxes.num_classes)],
         "annotations": [],
     }
-    for image, number in np.argwhere(boxes.labels != NO_BOX).tolist():
-        left, top, right, bottom = boxes.boxes[image, number].tolist()
+    # Identifiers begin with 1, because 0 would count as unmatched.
+    for number, (image, row) in enumerate(np.argwhere(boxes.labels != NO_BOX).tolist(), 1):
+        left, top, right, bottom = boxes.boxes[image, row].tolist()
         sides = (right - left, bottom - top)
         truth.dataset["annotations"].append(
             {
-                "id": len(truth.dataset["annotations"]) + 1,  # 0 would count as unmatched
+                "id": number,
                 "image_id": image,
-                "category_id": int(boxes.labels[image, number]),
+                "category_id": int(boxes.labels[image, row]),
                 "bbox": [left, top, *sides],
                 "area": sides[0] * sides[1],
                 "iscrowd": 0,

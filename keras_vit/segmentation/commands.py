@@ -13,12 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.cli.dry_run import (
-    describe_memory,
-    describe_time,
-    optimizer_text,
-    parameters_text,
-)
+from keras_vit.cli.dry_run import describe_memory, describe_time, optimizer_text, parameters_text
 from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.progress import show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model

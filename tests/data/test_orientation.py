@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
-from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
-from keras_vit.data.folder import read_folder
-from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
+from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.folder import examine, read_folder
+from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import ImageFiles
 from keras_vit.data.orientation import read_orientation
 from keras_vit.data.transforms import eval_transform
@@ -78,7 +78,7 @@ def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
     assert read_exif_orientation(path, kind.lower()) == orientation
     if kind == "JPEG":  # fill bytes before a marker, of which there can be any number
         path.write_bytes(data[:2] + b"\xff" * 9999 + data[2:])
-        assert find_problem(path, MAX_PIXELS) is None and read_size(path)[:2] == (24, 40)
+        assert examine(path, "headers") is None and read_size(path)[:2] == (24, 40)
         segment = b"\xff\xe5\0\4ab"
         for before in (b"", b"\xff" * 9, segment, segment * 2, segment * 9):
             path.write_bytes(data[:2] + before + data[2:])

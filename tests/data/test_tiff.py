@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.data import parquet, tars
 from keras_vit.data.folder import examine
-from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
+from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import read_image
 from keras_vit.data.pixel_range import find_small_range
 from keras_vit.data.tiff import as_png
@@ -83,15 +83,15 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "a.tif"
     for values, problem in (("float32", "is a TIFF of floats"), ("int32", "32-bit integers")):
         PIL.Image.fromarray(RGB[..., 0].astype(values)).save(path)
-        assert problem in find_problem(path, 1000)
+        assert problem in examine(path, "headers", 1000)
         with pytest.raises(OSError, match=rf"a.tif cannot be read .*{problem}"):
             read_image(path)
     PIL.Image.fromarray(RGB).save(path)
-    assert "9 x 12 pixels, more than max_pixels=100" in find_problem(path, 100)
+    assert "9 x 12 pixels, more than max_pixels=100" in examine(path, "headers", 100)
     with pytest.raises(OSError, match="more than max_pixels=100"):
         read_image(path, max_pixels=100)
     path.write_bytes(path.read_bytes()[:200])
-    assert find_problem(path, 1000) == "is cut off: its end is missing"
+    assert examine(path, "headers", 1000) == "is cut off: its end is missing"
     path.write_bytes(b"II*\0\x08\0\0\0\0\0")
     assert "is a TIFF file that Pillow does not read" in examine(path, "pixels")
     assert as_png(b"GIF89a") == b"GIF89a"
