@@ -28,6 +28,15 @@ def log_refusal(name: str, reason: object) -> None:
     )
 
 
+def graph_and_xla(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """Returns a function as TensorFlow's graph, and the same graph compiled by XLA."""
+    import tensorflow as tf
+
+    options = {"autograph": False, "reduce_retracing": True}
+    graph = tf.function(function, **options)
+    return graph, tf.function(lambda *args: graph(*args), jit_compile=True, **options)
+
+
 class CompiledSteps:
     """Runs steps of `fit` or `evaluate` with XLA, or as Keras does where XLA may differ.
 
@@ -41,16 +50,8 @@ class CompiledSteps:
     """
 
     def __init__(self, model: Any, step: Callable[[Any], Logs], as_keras: Callable[[Any], Logs]):
-        import tensorflow as tf
-
         self._model, self._as_keras = model, as_keras
-        self._graph = tf.function(step, autograph=False, reduce_retracing=True)
-        self._compiled = tf.function(
-            lambda batch: self._graph(batch),
-            jit_compile=True,
-            autograph=False,
-            reduce_retracing=True,
-        )
+        self._graph, self._compiled = graph_and_xla(step)
         self._checks: dict[str, Callable[..., Any]] = {}  # by description of a batch
         self._shapes: set[tuple[Any, ...]] = set()
 

@@ -6,11 +6,11 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
-from keras_vit.runtime.compiled_steps import MOST_SHAPES, log_refusal
+from keras_vit.runtime.compiled_steps import MOST_SHAPES, graph_and_xla, log_refusal
 from keras_vit.runtime.private_names import flatten_layers, supports_xla
 from keras_vit.runtime.processors import onednn_is_on, runs_on_processors_alone
 from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph
@@ -18,30 +18,16 @@ from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph
 SWITCH = "KERAS_VIT_XLA"  # "0": XLA only where `compile(jit_compile=True)` asks for it
 
 
-class Rule(NamedTuple):
-    """A row of `RULES`.
-
-    Args:
-        dtype: The dtype that most of a model computes in.
-        onednn: Whether TensorFlow uses oneDNN's kernels, which XLA does not reach.
-        predict: Whether inference takes XLA.
-        fit: Whether training takes XLA.
-    """
-
-    dtype: str
-    onednn: bool
-    predict: bool
-    fit: bool
-
-
-# XLA's speed over the graph's is in docs/performance.md, "XLA on processors". float16 has no fast
-# products on most processors, and was not measured.
-RULES = (
-    Rule("float32", True, predict=True, fit=False),  # 1.01 to 1.36
-    Rule("bfloat16", True, predict=False, fit=False),  # 0.55 to 1.03
-    Rule("float32", False, predict=True, fit=True),
-    Rule("bfloat16", False, predict=True, fit=True),
-)
+# What takes XLA, by the dtype that most of a model computes in, and by whether TensorFlow uses
+# oneDNN's kernels, which XLA does not reach. XLA's speed over the graph's is in
+# docs/performance.md, "XLA on processors". float16 has no fast products on most processors, and was
+# not measured.
+RULES: dict[tuple[str, bool], tuple[str, ...]] = {
+    ("float32", True): ("predict",),  # 1.01 to 1.36
+    ("bfloat16", True): (),  # 0.55 to 1.03
+    ("float32", False): ("predict", "fit"),
+    ("bfloat16", False): ("predict", "fit"),
+}
 
 
 def prefers_xla(model: keras.Model, use: str) -> bool:
@@ -57,8 +43,7 @@ def prefers_xla(model: keras.Model, use: str) -> bool:
     """
     if os.environ.get(SWITCH) == "0" or not runs_on_processors_alone() or not supports_xla(model):
         return False
-    kind = (compute_dtype(model), onednn_is_on())
-    return any(getattr(rule, use) for rule in RULES if rule[:2] == kind)
+    return use in RULES.get((compute_dtype(model), onednn_is_on()), ())
 
 
 class ChosenByBatch:
@@ -75,15 +60,10 @@ class ChosenByBatch:
     """
 
     def __init__(self, model: Any):
-        import tensorflow as tf
-
         self._model = model
-        options = {"autograph": False, "reduce_retracing": True}
-        self._graph = tf.function(lambda x: model.predict_step((x,)), **options)
-        self._compiled = tf.function(lambda x: self._graph(x), jit_compile=True, **options)
+        self._graph, self._compiled = graph_and_xla(lambda x: model.predict_step((x,)))
         self._choices: dict[int, bool] = {}
         self.prefers_xla = prefers_xla(model, "predict")
-        self._is_refused = False
         self._are_valid: Callable[..., Any] = lambda x: True
         self.start()
 
@@ -103,20 +83,19 @@ class ChosenByBatch:
         size = keras.tree.flatten(x)[0].shape[0]
         is_rest, self._size_before = size < self._size_before, size
         if size not in self._choices and not is_rest:
-            self._choices[size] = self._choose(x, size)
-        if self._choices.get(size) and not self._is_refused and self._are_valid(x):
+            self._choices[size] = self._choose(x)
+        if self.prefers_xla and self._choices.get(size) and self._are_valid(x):
             try:
                 return self._compiled(x)
             except tf.errors.OpError as error:  # InvalidArgument, Unimplemented, Internal
                 self._refuse(str(error).partition("\n")[0])
         return self._graph(x)
 
-    def _choose(self, x: Any, size: int) -> bool:
+    def _choose(self, x: Any) -> bool:
         import tensorflow as tf
 
         if (
             not self.prefers_xla
-            or self._is_refused
             or sum(self._choices.values()) >= MOST_SHAPES
             or tf.config.functions_run_eagerly()
         ):
@@ -125,11 +104,11 @@ class ChosenByBatch:
             self._are_valid = check_graph(self._graph.get_concrete_function(x))
         except ChangesMeaningError as reason:
             self._refuse(reason)
-        return not self._is_refused
+        return self.prefers_xla
 
     def _refuse(self, reason: object) -> None:
         log_refusal(f"predict of {self._model.name!r}", reason)
-        self._is_refused = True
+        self.prefers_xla = False
 
 
 def compute_dtype(model: keras.Model) -> str:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.runtime.compiled_steps import CompiledSteps, log_refusal
+from keras_vit.runtime.compiled_steps import CompiledSteps, graph_and_xla, log_refusal
 from keras_vit.runtime.private_names import Tensor
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
@@ -176,19 +176,18 @@ class DistributedTraining(Base):
     def _make_function(self, step_function: Step, **options: Any) -> Step:  # options of JAX
         if not is_distributed(self):
             return self._choose_function(step_function, **options)
-        steps: list[Step] = [self._differentiate, self._evaluate]
-        calls: list[Step] = [
-            lambda inputs: self(inputs, training=True),
-            lambda inputs: self(inputs, training=False),
-        ]
+        parts: dict[str, Step] = {
+            "differentiate": self._differentiate,
+            "evaluate": self._evaluate,
+            "train": lambda inputs: self(inputs, training=True),
+            "infer": lambda inputs: self(inputs, training=False),
+        }
         losses = keras.tree.flatten(self.loss)
-        if any(getattr(loss, "gathers_rows", False) for loss in losses):
-            # XLA compiles the model alone, and its gradient: the loss communicates.
-            calls = [_compiled(self, call) for call in calls]
-        else:
-            steps = [_compiled(self, step) for step in steps]
-        names = ("differentiate", "evaluate", "train", "infer")
-        self._parts = types.SimpleNamespace(**dict(zip(names, [*steps, *calls], strict=True)))
+        communicates = any(getattr(loss, "gathers_rows", False) for loss in losses)
+        # Where the loss communicates, XLA compiles the model alone, and its gradient.
+        for name in ("train", "infer") if communicates else ("differentiate", "evaluate"):
+            parts[name] = _compiled(self, parts[name])
+        self._parts = types.SimpleNamespace(**parts)
         return _function_of_iterator(self, step_function)
 
     def _choose_function(self, step_function: Step, **options: Any) -> Step:
@@ -317,10 +316,7 @@ def _compiled(model: keras.Model, function: Step) -> Step:
     on_tpu = isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
     if not model.jit_compile or model.run_eagerly or on_tpu:
         return function
-    graph = tf.function(function, reduce_retracing=True, autograph=False)
-    compiled = tf.function(
-        lambda *args: graph(*args), jit_compile=True, reduce_retracing=True, autograph=False
-    )
+    graph, compiled = graph_and_xla(function)
 
     def run(*args: Any) -> Any:
         try:

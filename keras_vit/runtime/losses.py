@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.runtime.private_names import call_of
 
@@ -177,7 +178,7 @@ def _check_metric(metric: Any) -> None:
         is_right, advice = config.get(takes), f"keras.metrics.{shown}(from_logits=True)"
     elif takes == "thresholds":
         cuts = config.get(takes)
-        is_right = config.get("top_k") or (cuts is not None and not any(_flat(cuts)))
+        is_right = config.get("top_k") or (cuts is not None and not np.any(cuts))
         advice = f"keras.metrics.{shown}(thresholds=0.0): a logit of 0 is a probability of 0.5"
     elif takes == "threshold":
         is_right = not config.get(takes, 0.5)
@@ -202,10 +203,6 @@ def _accuracy_of_logit(model: keras.Model, name: str) -> keras.metrics.Metric:
     strategy = getattr(model, "distribute_strategy", None)  # of TensorFlow: owns its variables
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         return keras.metrics.BinaryAccuracy(name, threshold=0.0)
-
-
-def _flat(cuts: Any) -> list[Any]:
-    return list(cuts) if hasattr(cuts, "__len__") else [cuts]
 
 
 def check_labels(loss: Any, labels: Any, outputs: Any) -> None:

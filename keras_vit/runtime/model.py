@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checks import NORMALIZED_LIMIT, in_order
+from keras_vit.checks import NORMALIZED_LIMIT, check_choice, in_order
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, make_config
 from keras_vit.runtime.array_data import ArrayData
 from keras_vit.runtime.compilers import ChosenByBatch, prefers_xla
@@ -62,7 +62,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     predict_function: Any  # of keras.Model
     _values_are_checked = False
     _requested_jit_compile: bool | str = "auto"
-    _trained_at_compile: str | None = None
+    _trained_at_compile: frozenset[str] = frozenset()  # paths; Keras would track a set
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args: Any, **kwargs: Any):
@@ -243,7 +243,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
         Raises:
             ValueError: If the model returns logits, and the loss or a metric takes probabilities;
-                or if `all_reduce_dtype` is another dtype, or the model is not under a strategy.
+                if `jit_compile` is another string; or if `all_reduce_dtype` is another dtype, or
+                the model is not under a strategy.
         """
         check_loss(self, loss)
         self._check_all_reduce(all_reduce_dtype)
@@ -281,6 +282,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         all_reduce_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(jit_compile, str):  # Keras takes others for True
+            check_choice("jit_compile", jit_compile, ("auto", True, False))
         self._all_reduce_dtype = all_reduce_dtype
         super().compile(*args, jit_compile=jit_compile, **kwargs)
         self._trained_at_compile = self._trained_paths()
@@ -291,25 +294,20 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         if self._chose_xla:
             self.jit_compile = True
 
-    def _trained_paths(self) -> str:
-        """Paths of the variables that train, as one string: Keras tracks collections."""
-        return "\n".join(variable.path for variable in self.trainable_variables)
+    def _trained_paths(self) -> frozenset[str]:
+        """Paths of the variables that train."""
+        return frozenset(variable.path for variable in self.trainable_variables)
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`; warns if layers were frozen or unfrozen after `compile`."""
-        if self.compiled and self._trained_at_compile is not None:
-            before, now = (
-                set(paths.split("\n"))
-                for paths in (self._trained_at_compile, self._trained_paths())
+        changed = sorted(self._trained_at_compile ^ self._trained_paths())
+        if self.compiled and changed:
+            warnings.warn(
+                f"What trains was changed after `compile`: {len(changed)} variables, such as "
+                f"{changed[0]!r}. Keras trains what was trainable at `compile` (from 3.16 on; "
+                "3.15 does so after the first `fit`). Call `compile` again.",
+                stacklevel=2,
             )
-            changed = sorted(before ^ now)
-            if changed:
-                warnings.warn(
-                    f"What trains was changed after `compile`: {len(changed)} variables, such as "
-                    f"{changed[0]!r}. Keras trains what was trainable at `compile` (from 3.16 on; "
-                    "3.15 does so after the first `fit`). Call `compile` again.",
-                    stacklevel=2,
-                )
         try:
             return super().fit(*args, **kwargs)
         finally:  # also of one that was interrupted: the next starts at its own beginning

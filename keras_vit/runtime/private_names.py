@@ -152,7 +152,7 @@ def can_convert_arrays(data: tuple[Any, Any, Any]) -> bool:
 
 def train_validation_split(
     data: tuple[Any, Any, Any], validation_split: float
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
     """Splits `(x, y, sample_weight)` as `fit` does with `validation_split`."""
     from keras.src.trainers.data_adapters import array_slicing
 
