@@ -39,7 +39,7 @@ def attention_maps(
         tokens = attention.tokens(batch)
         scores = attention.scores(tokens, block)  # (b, A, T, T)
         share = attention.output_weights(tokens)[:, None, None]  # (b, 1, 1, T)
-        maps.append(_on_grid(ops.matmul(share, scores)[:, :, 0], attention.geometry))
+        maps.append(on_grid(ops.matmul(share, scores)[:, :, 0], attention.geometry))
     return np.concatenate(maps)
 
 
@@ -74,7 +74,7 @@ def attention_rollout(model: keras.Model, images: ImageBatches, batch_size: int 
         for index in reversed(range(len(attention.blocks))):
             mean = ops.mean(attention.scores(tokens, index), axis=1)  # (b, T, T)
             share = ops.matmul(share, with_residual(mean))
-        maps.append(_on_grid(share[:, 0], attention.geometry))
+        maps.append(on_grid(share[:, 0], attention.geometry))
     return np.concatenate(maps)
 
 
@@ -150,7 +150,7 @@ def patch_distances(geometry: Geometry) -> np.ndarray:
     return np.sqrt(np.sum(offsets**2, axis=-1)).astype("float32")
 
 
-def _on_grid(share: keras.KerasTensor, geometry: Geometry) -> np.ndarray:
+def on_grid(share: keras.KerasTensor, geometry: Geometry) -> np.ndarray:
     """Converts shares of tokens `(..., T)` to shares of patches `(..., rows, columns)`."""
     x = ops.convert_to_numpy(share)[..., geometry.num_prefix_tokens :]
     return x.reshape(*x.shape[:-1], *geometry.grid)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.analysis.attention import on_grid
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.attention import Attention
 
@@ -38,20 +39,16 @@ def outlier_patches(model: keras.Model, images: ImageBatches, batch_size: int = 
         ValueError: If the model has no transformer blocks, or there are no images.
     """
     attention = Attention(model)
-    prefix = attention.geometry.num_prefix_tokens
     found = []
     for batch in image_batches(images, batch_size):
         tokens = attention.tokens(batch)
         outliers: Any = False
         for index in range(len(attention.blocks)):
-            lengths = _patches(ops.norm(ops.cast(tokens[index + 1], "float32"), axis=-1), prefix)
-            outliers |= lengths > _MOST_NORM * np.median(lengths, axis=1, keepdims=True)
+            lengths = ops.norm(ops.cast(tokens[index + 1], "float32"), axis=-1)  # (b, T)
+            norms = on_grid(lengths, attention.geometry)  # (b, rows, columns)
+            outliers |= norms > _MOST_NORM * np.median(norms, axis=(1, 2), keepdims=True)
             received = ops.mean(attention.scores(tokens, index), axis=2)  # (b, A, T)
-            outliers |= _patches(ops.max(received, axis=1), prefix) > _MOST_ATTENTION
-        found.append(outliers.reshape(-1, *attention.geometry.grid))
+            most = on_grid(ops.max(received, axis=1), attention.geometry)
+            outliers |= most > _MOST_ATTENTION
+        found.append(outliers)
     return np.concatenate(found)
-
-
-def _patches(values: keras.KerasTensor, prefix: int) -> np.ndarray:
-    """Values of the patches alone, of shape `(B, N)`."""
-    return ops.convert_to_numpy(values)[:, prefix:]

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.analysis.attention import on_grid
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.attention import Attention
 from keras_vit.models.graph import check_head
@@ -104,5 +105,4 @@ def _relevance(attention: Attention, images: np.ndarray, classes: np.ndarray | N
     share = weighted[depth] if has_pooling else attention.pooling_weights(weighted)[:, None]
     for mixed in reversed(weighted[:depth]):
         share = share + tf.matmul(share, mixed)
-    patches = ops.convert_to_numpy(share)[:, 0, attention.geometry.num_prefix_tokens :]
-    return patches.reshape(-1, *attention.geometry.grid)
+    return on_grid(share[:, 0], attention.geometry)

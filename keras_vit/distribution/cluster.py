@@ -168,15 +168,12 @@ class Workers:
         summand = tf.one_hot(
             self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64"
         )
+        replicas = self._strategy.num_replicas_in_sync // self.count  # of each worker
 
         def value_of(context: Any) -> Any:
-            is_first = context.replica_id_in_sync_group % self._replicas_here == 0
+            is_first = context.replica_id_in_sync_group % replicas == 0
             return summand if is_first else tf.zeros_like(summand)
 
         values = self._strategy.experimental_distribute_values_from_function(value_of)
         total = self._strategy.reduce("SUM", values, axis=None)
         return [int(value) for value in total.numpy()]
-
-    @property
-    def _replicas_here(self) -> int:
-        return self._strategy.num_replicas_in_sync // self.count

@@ -79,18 +79,17 @@ class _Message(NamedTuple):
     @classmethod
     def parse(cls, line: bytes) -> _Message:
         """Reads one line of JSON; a ValueError if it is not the message of a worker."""
-        fields = parse_json(line)
-        if not isinstance(fields, dict) or fields.get("greeting") != _GREETING:
-            raise ValueError("another program answers")
-        run, index = fields.get("run"), fields.get("index")
-        addresses, versions = fields.get("addresses"), fields.get("versions")
-        if not isinstance(run, str) or isinstance(index, bool) or not isinstance(index, int):
-            raise ValueError("no run or no index")
-        if not isinstance(addresses, list) or not isinstance(versions, dict):
-            raise ValueError("no addresses or no versions")
-        if not all(isinstance(each, str) for each in (*addresses, *versions.values())):
-            raise ValueError("addresses and versions are text")
-        return cls(run, index, {"addresses": addresses, "versions": versions})
+        match parse_json(line):
+            case {
+                "greeting": greeting,
+                "run": str() as run,
+                "index": int() as index,
+                "addresses": list() as addresses,
+                "versions": dict() as versions,
+            } if greeting == _GREETING and not isinstance(index, bool):
+                if all(isinstance(each, str) for each in (*addresses, *versions.values())):
+                    return cls(run, index, {"addresses": addresses, "versions": versions})
+        raise ValueError("another program answers")
 
     def line(self) -> bytes:
         fields = {"greeting": _GREETING, "run": self.run, "index": self.worker, **self.settings}
@@ -297,17 +296,10 @@ def _listen(hosts: tuple[str, ...], number: int) -> list[socket.socket]:
     """Listens on those of the addresses that this machine has."""
     ports: list[socket.socket] = []
     for host in hosts:
-        is_ipv6 = ":" in host
-        port = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
         try:
-            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if is_ipv6:
-                port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            port.bind(socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][4])
-            port.listen(_MAX_QUEUED)
-            ports.append(port)
+            family, *_, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+            ports.append(socket.create_server(address, family=family, backlog=_MAX_QUEUED))
         except OSError as error:
-            port.close()
             if error.errno not in _NOT_HERE:
                 for each in ports:
                     each.close()

@@ -208,8 +208,7 @@ def pixel_losses(model: Model, images: np.ndarray, batch_size: int = 8) -> np.nd
         float64 array of shape `(N,)`, nats per predicted pixel.
     """
     outputs = [model.get_layer("palette").output, model.get_layer("pixel_logits").output]
-    if "pixel_mask" in [layer.name for layer in model.layers]:
-        outputs.append(model.get_layer("pixel_mask").output[1])
+    outputs += [layer.output[1] for layer in model.layers if layer.name == "pixel_mask"]
     network = keras.Model(model.inputs[0], outputs)
     found = []
     for start in range(0, len(images), batch_size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -74,8 +75,7 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
     path = pathlib.Path(path)
     sizes = _sizes_of(model)
     official = path.with_name(f"{path.name}.index").exists()
-    shapes, read, close = (_open_tensorflow if official else _open_safetensors)(path)
-    try:
+    with (_open_tensorflow if official else _open_safetensors)(path) as (shapes, read):
         prefix = "" if "wte.weight" in shapes else "transformer."
         rules = list(_official_rules(sizes) if official else _transformers_rules(sizes, prefix))
         fresh = [rule for rule in rules if prefix == "" and rule.names == ("lm_head.weight",)]
@@ -107,8 +107,6 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
             )
             for rule in rules
         }
-    finally:
-        close()
     variables = {variable.path: variable for variable in model.weights}
     for key, value in values.items():
         variables[key].assign(value.reshape(variables[key].shape))
@@ -167,17 +165,15 @@ def save_image_gpt(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path
         "clusters": weights["palette/colors"].tolist(),
     }
     folder = pathlib.Path(folder)
-    sized: dict[str, Sized] = {name: (x.shape, partial(_same, x)) for name, x in arrays.items()}
+    sized: dict[str, Sized] = {
+        name: (x.shape, partial(np.asarray, x)) for name, x in arrays.items()
+    }
     target = folder / "model.safetensors"
     with write_atomically(target, replace=True) as unfinished, open(unfinished, "wb") as stream:
         write_safetensors(stream, sized)
     for name, facts in (("config", config), ("preprocessor_config", processor)):
         write_text(folder / f"{name}.json", json.dumps(facts, indent=2) + "\n")
     return folder
-
-
-def _same(value: np.ndarray) -> np.ndarray:
-    return value
 
 
 # Arrays that models of this package do not have: the step and states of the optimizer and the
@@ -269,15 +265,17 @@ def _config_problems(path: pathlib.Path, sizes: _Sizes) -> list[str]:
     ]
 
 
-_Opened = tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], Callable[[], None]]
+# Shapes by name, and the function that reads an array.
+_Opened = Iterator[tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]]
 
 
+@contextlib.contextmanager
 def _open_safetensors(path: pathlib.Path) -> _Opened:
-    file = open_arrays(path)
-    shapes = {name: entry.shape for name, entry in file.entries.items()}
-    return shapes, file.read, lambda: file.__exit__()
+    with open_arrays(path) as file:
+        yield {name: entry.shape for name, entry in file.entries.items()}, file.read
 
 
+@contextlib.contextmanager
 def _open_tensorflow(path: pathlib.Path) -> _Opened:
     with needing_tensorflow("A checkpoint in TensorFlow's format"):
         import tensorflow as tf
@@ -295,5 +293,5 @@ def _open_tensorflow(path: pathlib.Path) -> _Opened:
             raise CheckpointError(f"{name!r} in {path} holds NaN or infinity. Fetch it again.")
         return array
 
-    shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    return shapes, read, lambda: None
+    shapes = reader.get_variable_to_shape_map()
+    yield {name: tuple(shape) for name, shape in shapes.items()}, read

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
+from keras_vit.checks import check_choice
 from keras_vit.errors import printable
 from keras_vit.image_text.tokenizer import check_texts
 from keras_vit.image_text.towers import Towers, unit_rows
@@ -26,7 +27,6 @@ TEMPLATES = (
     "a drawing of a {}.",
 )
 """Sentences with `{}` for the name of a class."""
-_ACTIVATIONS = ("auto", "softmax", "sigmoid", None)
 
 
 def class_vectors(
@@ -103,11 +103,7 @@ def zero_shot_classifier(
     >>> model = keras_vit.image_text.zero_shot_classifier(towers, ["cat", "dog"])  # doctest: +SKIP
     >>> model.predict(images)  # doctest: +SKIP
     """
-    if activation not in _ACTIVATIONS:
-        raise ValueError(
-            f"`activation` must be one of {', '.join(map(repr, _ACTIVATIONS))}. Received: "
-            f"{activation!r}."
-        )
+    check_choice("activation", activation, ("auto", "softmax", "sigmoid", None))
     class_names = check_names(class_names)
     activation = towers.activation if activation == "auto" else activation
     if activation == "softmax" and len(class_names) == 1:

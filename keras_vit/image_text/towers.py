@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 import os
@@ -30,7 +31,7 @@ from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.formats import find_file, open_arrays
 from keras_vit.weights.layout_search import find_file_layout
-from keras_vit.weights.save import Sized, file_arrays, write_npz, write_safetensors
+from keras_vit.weights.save import file_arrays, write_npz, write_safetensors
 
 _TRUNK = "visual.trunk."  # of timm's models in open_clip
 _OPEN_CLIP_FILE = "open_clip_model.safetensors"
@@ -99,14 +100,9 @@ class Towers:
                 "These towers are from no checkpoint, and have no tokenizer. Set "
                 "`towers.tokenizer` to a function from texts to their ids."
             )
-        return load_tokenizer(
-            self.folder,
-            self.text_config.context_length,
-            pooling=self.text_config.pooling,
-            clean="open_clip"
-            if self._file.text.layout.project != "transformers"
-            else "transformers",
-        )
+        config, project = self.text_config, self._file.text.layout.project
+        clean = "transformers" if project == "transformers" else "open_clip"
+        return load_tokenizer(self.folder, config.context_length, config.pooling, clean)
 
     def encode_images(self, images: Any, batch_size: int = _BATCH) -> np.ndarray:
         """Features of images, float32 array of shape `(B, P)` with rows of length 1."""
@@ -274,7 +270,11 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
             "`towers.image` and `towers.text` with `model.save`."
         )
     names, folder = towers._file, pathlib.Path(folder).expanduser()
-    arrays = arrays_of(towers)
+    arrays = {
+        f"{names.before}{name}": sized
+        for name, sized in file_arrays(towers.image, names.image).items()
+    }
+    arrays |= names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
     entries = names.text.file.entries
     other = [
         key for key, (shape, _) in arrays.items() if key in entries and shape != entries[key].shape
@@ -293,19 +293,6 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
                 content = read_bytes(file, _MAX_SIDECAR)
                 unfinished.with_name(file.name).write_bytes(content)
     return folder
-
-
-def arrays_of(towers: Towers) -> dict[str, Sized]:
-    """Both towers in the names and shapes of the file that they were loaded from."""
-    names = towers._file
-    assert names is not None
-    arrays = {
-        f"{names.before}{name}": sized
-        for name, sized in file_arrays(towers.image, names.image).items()
-    }
-    return arrays | names.text.arrays(
-        towers.text, towers.text_config, towers.logit_scale, towers.bias
-    )
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
@@ -345,16 +332,11 @@ def check_ids(ids: np.ndarray, config: TextConfig) -> None:
 
 def _part(file: ArrayFile, prefix: str) -> ArrayFile:
     """The arrays of a file whose names have a prefix, without it."""
-    return ArrayFile(
-        file.path,
-        file.kind,
-        {
-            name[len(prefix) :]: entry
-            for name, entry in file.entries.items()
-            if name.startswith(prefix)
-        },
-        lambda name: file.read_raw(f"{prefix}{name}"),
-        file.verify,
-        lambda: None,
-        file.metadata,
-    )
+    part = copy.copy(file)
+    part.entries = {
+        name.removeprefix(prefix): entry
+        for name, entry in file.entries.items()
+        if name.startswith(prefix)
+    }
+    part.read_raw = lambda name: file.read_raw(f"{prefix}{name}")
+    return part
