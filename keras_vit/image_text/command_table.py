@@ -59,7 +59,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "search",
-        "image_text.search_command:search_images",
+        "image_text.commands:search_images",
         "Searches a folder of images by texts and by images; writes a page with thumbnails.",
         (
             argument(

@@ -1,4 +1,4 @@
-"""`keras-vit zero-shot`."""
+"""`keras-vit zero-shot` and `keras-vit search`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from keras_vit.cli.output import say
-from keras_vit.errors import printable
+import keras
+
+from keras_vit.cli.output import print_table, say
+from keras_vit.cli.resolve import open_model
+from keras_vit.errors import CheckpointError, listed, printable
 from keras_vit.image_text.classifier import zero_shot_classifier
-from keras_vit.image_text.towers import load_towers
+from keras_vit.image_text.command_table import DUPLICATES
+from keras_vit.image_text.image_index import Answer, index_images
+from keras_vit.image_text.search_page import write_search_page
+from keras_vit.image_text.towers import Towers, load_towers
 from keras_vit.reading import read_text
 from keras_vit.train.file_predictions import classify_files
 from keras_vit.train.keras_files import save_keras_file
+
+_COLUMNS = ("position", "file", "similarity", "duplicates")  # of an `Answer`, in JSON
+_LISTED = 3  # near-duplicates whose names are printed
 
 
 def classify_by_names(
@@ -50,3 +59,57 @@ def classify_by_names(
 def _lines(path: str) -> list[str]:
     lines = [line.strip() for line in read_text(path).splitlines()]
     return [line for line in lines if line]
+
+
+def search_images(
+    model: str,
+    folder: str,
+    texts: Sequence[str],
+    image: Sequence[str] = (),
+    top: int = 10,
+    duplicates: float = DUPLICATES,
+    output: str | None = None,
+    image_size: tuple[int, int] | None = None,
+    cache: str | None = None,
+    batch_size: int = 32,
+    unreadable: str = "error",
+    as_json: bool = False,
+) -> None:
+    """Searches a folder of images by texts and by images; writes a page with thumbnails."""
+    missing = [path for path in image if not pathlib.Path(path).is_file()]
+    if missing:
+        raise FileNotFoundError(f"There is no image {listed(missing)}.")
+    towers = _open(model, image_size, bool(texts))
+    index = index_images(towers, folder, cache, batch_size=batch_size, unreadable=unreadable)
+    answers: dict[str | pathlib.Path, Sequence[Answer]] = {}
+    if texts:
+        answers |= zip(texts, index.search(texts, top, duplicates), strict=True)
+    answers |= {pathlib.Path(path): index.search_image(path, top, duplicates) for path in image}
+    for query, found in answers.items():
+        if as_json:
+            rows = [dict(zip(_COLUMNS, each, strict=True)) for each in found]
+            print(json.dumps({"query": str(query), "answers": rows}))
+        else:
+            say(printable(query))
+            print_table([("similarity", "file", "near-duplicates"), *map(_row, found)])
+    if output is not None:
+        write_search_page(output, index, answers)
+        if not as_json:
+            say(f"{output}: {len(answers)} queries in {len(index.files):,} images")
+
+
+def _open(
+    model: str, image_size: tuple[int, int] | None, needs_texts: bool
+) -> Towers | keras.Model:
+    """The towers of a checkpoint; to search by images alone, any model."""
+    try:
+        return load_towers(model, image_size=image_size)
+    except (CheckpointError, FileNotFoundError) as error:
+        if needs_texts:
+            what = "Texts are searched with a checkpoint of images and texts (CLIP, SigLIP)."
+            raise CheckpointError(f"{what} {error}") from error
+        return open_model(model, image_size)
+
+
+def _row(answer: Answer) -> tuple[str, str, str]:
+    return f"{answer.similarity:.3f}", answer.file, listed(answer.duplicates, _LISTED)

@@ -223,20 +223,14 @@ class TextFile:
     ) -> dict[str, Sized]:
         """The arrays of a text tower, in the names and shapes of this file."""
         values = {each.path: np.asarray(each.numpy(), "float32") for each in model.weights}
-        values |= {
-            path: np.asarray(x, "float32")
-            for path, x in ((_SCALE, scale), (_BIAS, bias))
-            if x is not None
-        }
+        scalars = {_SCALE: scale} if bias is None else {_SCALE: scale, _BIAS: bias}
+        values |= {path: np.full(1, x, "float32") for path, x in scalars.items()}
         arrays: dict[str, Sized] = {}
         for path, value in values.items():
             rule, keys = self._find(path)
-            if path in (_SCALE, _BIAS):
-                shape = self.entries[keys[0]].shape if keys[0] in self.entries else ()
-                made = [rule.to_file(value.reshape(1), 1)[0].reshape(shape)]
-            else:
-                made = rule.to_file(value, config.num_heads)
-            for key, array in zip(keys, made, strict=True):
+            for key, array in zip(keys, rule.to_file(value, config.num_heads), strict=True):
+                if path in scalars:
+                    array = array.reshape(self.entries[key].shape if key in self.entries else ())
                 arrays[self.original(key)] = (array.shape, functools.partial(np.asarray, array))
         return arrays
 

@@ -124,7 +124,7 @@ def check_repeatable(epochs: EpochIterator) -> None:
     Raises:
         ValueError: If the order of the data changes from process to process.
     """
-    if epochs.holds_arrays:
+    if epochs.shuffles_arrays is not None:
         if epochs.shuffles_arrays and global_seed() is None:
             raise ValueError(
                 "`fit` shuffles the arrays in an order that a restarted process cannot repeat. "

@@ -31,10 +31,7 @@ from keras_vit.runtime.private_names import (
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _CLONED = "_keras_vit_cloned"  # of the first output of a clone that is being made
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
-_CONFIGS: dict[str, Callable[..., ViTConfig | ResNetConfig]] = {
-    "vit": make_config,
-    "resnet": ResNetConfig,
-}
+_CONFIGS: dict[str, Callable[..., Any]] = {"vit": make_config, "resnet": ResNetConfig}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -393,12 +390,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         if any(getattr(layer, "lora_enabled", False) for layer in flatten_layers(self)):
             return {}
         config = super().get_compile_config()
-        if not config:
-            return config
-        added: dict[str, Any] = {"jit_compile": self._requested_jit_compile}
-        if self._all_reduce_dtype is not None:
-            added["all_reduce_dtype"] = self._all_reduce_dtype  # kept, also without a strategy
-        return {**config, **added}
+        if config:
+            config["jit_compile"] = self._requested_jit_compile
+            if self._all_reduce_dtype is not None:  # kept, also without a strategy
+                config["all_reduce_dtype"] = self._all_reduce_dtype
+        return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from the configuration in a `.keras` file."""

@@ -8,6 +8,7 @@ Modules outside of `keras_vit.runtime` use the functions below, or override a li
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import importlib
@@ -66,14 +67,9 @@ class EpochIterator:
         self._keras._num_batches = count
 
     @property
-    def shuffles_arrays(self) -> bool:
-        """Whether the data is arrays that Keras shuffles."""
-        return getattr(self.adapter, "_shuffle", False)
-
-    @property
-    def holds_arrays(self) -> bool:
-        """Whether the data is arrays."""
-        return hasattr(self.adapter, "_shuffle")
+    def shuffles_arrays(self) -> bool | None:
+        """Whether Keras shuffles the data, if it is arrays; `None` for other data."""
+        return getattr(self.adapter, "_shuffle", None)
 
     def add_steps_seen(self, steps: int) -> None:
         """Tells Keras of steps that were drawn without it."""
@@ -84,6 +80,7 @@ class EpochIterator:
         self._keras._get_iterator = change(self._keras._get_iterator)
 
 
+@dataclasses.dataclass(eq=False)
 class DeviceData:
     """A distributed dataset with a change of the datasets that TensorFlow adds for each device.
 
@@ -92,9 +89,8 @@ class DeviceData:
         change: From a dataset to one with the same elements.
     """
 
-    def __init__(self, data: Any, change: Callable[[Any], Any]):
-        self._data = data
-        self._change = change
+    data: Any
+    change: Callable[[Any], Any]
 
     @classmethod
     def use_in(cls, keras_iterator: Any, change: Callable[[Any], Any]) -> None:
@@ -114,13 +110,13 @@ class DeviceData:
     def __iter__(self) -> Iterator[Any]:
         import tensorflow as tf
 
-        iterator = iter(self._data)
+        iterator = iter(self.data)
         for worker in getattr(iterator, "_iterators", ()):
             devices = worker._iterator
             parts = getattr(devices, "_device_iterators", [])  # of which nothing was read yet
             for index, part in enumerate(parts):
                 with tf.device(devices._devices[index]):
-                    parts[index] = iter(self._change(part._dataset))
+                    parts[index] = iter(self.change(part._dataset))
         return iterator
 
 

@@ -194,28 +194,29 @@ class _Checker:
         types = {tensor.dtype.name for tensor in operation.outputs}
         if "variant" in types or ("string" in types and kind != "Const"):  # a message
             raise self._difference(operation)
-        for place in _ONLY_SHAPES.get(_plain(kind), ()):
-            if not self._sources_of(operation.inputs[place]) <= {"shapes"}:
-                raise self._difference(operation)
+        inputs = list(operation.inputs)
+        shapes = [self._sources_of(inputs[i]) for i in _ONLY_SHAPES.get(_plain(kind), ())]
+        is_same = all(sources <= {"shapes"} for sources in shapes)
         if kind in _INDICES:
             place, size_of = _INDICES[kind]
             size = size_of(operation)
             last = None if size is None else size - 1
-            self._check_range(operation, operation.inputs[place], 0, last)
+            self._check_range(operation, inputs[place], 0, last)
         elif kind in _DIVISIONS:
-            second = operation.inputs[1]
-            if second.dtype.is_integer:
-                self._check_range(operation, second, _DIVISIONS[kind], second.dtype.max)
+            if inputs[1].dtype.is_integer:
+                self._check_range(operation, inputs[1], _DIVISIONS[kind], inputs[1].dtype.max)
         elif kind in _EXTREMES:
-            second = operation.inputs[1]
-            if second.dtype.is_floating and not self._are_positions(second):
-                raise self._difference(operation)
+            is_same &= not inputs[1].dtype.is_floating or self._are_positions(inputs[1])
         elif kind in _ONLY_POSITIONS:
-            input_numbers = _ONLY_POSITIONS[kind]
-            for number in range(len(operation.inputs)) if input_numbers is None else input_numbers:
-                if not self._are_positions(operation.inputs[number]):
-                    raise self._difference(operation)
-        elif _plain(kind) not in _SAME:
+            read = _ONLY_POSITIONS[kind]
+            is_same &= all(
+                self._are_positions(tensor)
+                for i, tensor in enumerate(inputs)
+                if read is None or i in read
+            )
+        else:
+            is_same &= _plain(kind) in _SAME
+        if not is_same:
             raise self._difference(operation)
 
     def _difference(self, operation: Any) -> ChangesMeaningError:
