@@ -142,9 +142,8 @@ class Tokenizer:
         after = [] if self.end_id is None else [self.end_id]
         room = self.context_length - len(before) - len(after)
         lost = []
-        for row, (text, found) in zip(
-            ids, self._encode(list(enumerate(texts)), _LETTERS), strict=True
-        ):
+        encoded = self._encode(list(enumerate(texts)), _LETTERS)
+        for row, (text, found) in zip(ids, encoded, strict=True):
             if len(found.ids) > room:
                 lost.append(text[found.offsets[room][0] :].strip())
             kept = [*before, *found.ids[:room], *after]
@@ -162,9 +161,8 @@ class Tokenizer:
     def _encode(self, texts: list[tuple[int, str]], letters: int) -> list[tuple[str, Any]]:
         """Cleans and splits numbered texts; of long ones words with more ids than are kept."""
         parts = [self._beginning(*each, letters) for each in texts]
-        cleaned = [
-            self._clean(part, "<" in each[1]) for part, each in zip(parts, texts, strict=True)
-        ]
+        has_tags = ["<" in text for _, text in texts]
+        cleaned = list(map(self._clean, parts, has_tags))
         try:
             found = _call(self._encoder.encode_batch, cleaned, add_special_tokens=False)
         except ValueError as error:

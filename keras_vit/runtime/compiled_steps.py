@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph
+from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph, describe
 
 Logs = dict[str, Any]
 _LOGGER = logging.getLogger("keras_vit")
@@ -66,7 +66,7 @@ class CompiledSteps:
             description = iterator.element_spec
         else:  # of `train_on_batch`
             batch = tf.nest.map_structure(_as_tensor, next(iterator))
-            iterator, description = iter([batch]), tf.nest.map_structure(_describe, batch)
+            iterator, description = iter([batch]), tf.nest.map_structure(describe, batch)
         if (is_valid := self._check(description)) is None:
             return self._as_keras(iterator)
         logs = None
@@ -118,14 +118,6 @@ def _as_tensor(part: Any) -> Any:
     import tensorflow as tf
 
     return None if part is None else tf.convert_to_tensor(part)
-
-
-def _describe(part: Any) -> Any:
-    import tensorflow as tf
-
-    if part is None:
-        return None
-    return tf.TensorSpec([None, *part.shape[1:]] if part.shape.rank else [], part.dtype)
 
 
 def _check_description(description: Any) -> None:

@@ -100,9 +100,8 @@ def _map_outputs(model: keras.Model, given: Any, change: Callable[[Any, Any], An
     """Applies a function to every output and each of its losses or metrics, paired as by Keras."""
     outputs: list[Any] = list(getattr(model, "outputs", None) or ())
     if isinstance(given, dict) and len(outputs) != 1:
-        structure = getattr(model, "output", None)
-        named = structure if isinstance(structure, dict) else None
-        if named is None:
+        named = getattr(model, "output", None)
+        if not isinstance(named, dict):
             named = dict(zip(getattr(model, "output_names", ()), outputs, strict=False))
         return {
             name: _map(one, [named[name]] if name in named else [], change)
@@ -145,14 +144,9 @@ def _check_loss(output: Any, loss: Any) -> Any:
     if takes == "probabilities":
         advice = f"It has no `from_logits`: {activations}, or end it with keras.layers.Softmax()."
     else:
-        kinds: tuple[str, ...] = (
-            "SparseCategoricalCrossentropy",
-            "CategoricalCrossentropy",
-            "BinaryCrossentropy",
-        )
-        if name not in _CHOSEN:
-            kinds = (_public_name(keras.losses, name),)
-        choices = " or ".join(f"keras.losses.{kind}(from_logits=True)" for kind in kinds)
+        kinds = (_SPARSE[0], _ONE_HOT[0], _BINARY[0]) if name in _CHOSEN else (name,)
+        names = [_public_name(keras.losses, kind) for kind in kinds]
+        choices = " or ".join(f"keras.losses.{each}(from_logits=True)" for each in names)
         advice = f"Compile with {choices}, or {activations}."
     shown = repr(loss) if name in _CHOSEN else _public_name(keras.losses, name)
     raise ValueError(

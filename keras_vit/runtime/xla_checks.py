@@ -296,10 +296,7 @@ class _IndexCheck:
             node.input.extend(tensor.name for tensor in operation.inputs)
         self._graph, self._names = graph, [tensor.name for tensor in batch]
         self._ranges = {each.deref().name: limits for each, limits in ranges.items()}
-        # For any number of images.
-        specs = [
-            tf.TensorSpec([None, *x.shape[1:]] if x.shape.rank else [], x.dtype) for x in batch
-        ]
+        specs = [describe(x) for x in batch]
         self._function = tf.function(self._are_valid, autograph=False, input_signature=[specs])
 
     def __call__(self, *args: Any) -> Tensor:
@@ -323,6 +320,15 @@ class _IndexCheck:
             tf.logical_and,
             [_are_within(given[name], least, most) for name, (least, most) in self._ranges.items()],
         )
+
+
+def describe(part: Tensor) -> Any:
+    """Describes a part of a batch for any number of images; `None` stays `None`."""
+    import tensorflow as tf
+
+    if part is None:
+        return None
+    return tf.TensorSpec([None, *part.shape[1:]] if part.shape.rank else [], part.dtype)
 
 
 def _are_within(values: Tensor, least: int, most: int) -> Tensor:
