@@ -26,8 +26,12 @@ def image_batches(images: ImageBatches, batch_size: int = 16) -> Iterator[np.nda
     Raises:
         ValueError: If a batch has another number of axes, or there are no images.
     """
+    batches: Any = images
+    if hasattr(images, "shape"):
+        array, starts = batches, range(0, len(batches), batch_size)
+        batches = (array[start : start + batch_size] for start in starts)
     empty = True
-    for batch in _split(images, batch_size):
+    for batch in batches:
         x = np.asarray(batch[0] if isinstance(batch, tuple | list) else batch)
         if x.ndim != 4:
             raise ValueError(
@@ -39,14 +43,6 @@ def image_batches(images: ImageBatches, batch_size: int = 16) -> Iterator[np.nda
             yield x
     if empty:
         raise ValueError("`images` must hold at least one image. Received: none.")
-
-
-def _split(images: Any, batch_size: int) -> Iterator[Any]:
-    if hasattr(images, "shape"):
-        for start in range(0, len(images), batch_size):
-            yield images[start : start + batch_size]
-    else:
-        yield from images
 
 
 def displayed(model: keras.Model, images: np.ndarray) -> np.ndarray:

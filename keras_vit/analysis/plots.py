@@ -255,8 +255,7 @@ def plot_position_similarity(similarity: npt.ArrayLike) -> Figure:
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     for (y, x), axis in np.ndenumerate(axes):
         image_plot = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
-        axis.set_xticks([])
-        axis.set_yticks([])
+        axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     figure.supxlabel("column of the patch", fontsize=9)
     figure.supylabel("row of the patch", fontsize=9)
@@ -301,8 +300,7 @@ def show_image(axis: Axes, image: npt.ArrayLike, title: str | None = None) -> No
 
 def style_axis(axis: Axes, x: str, y: str) -> None:
     """Sets the labels and grid lines that all plots share."""
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
+    axis.set(xlabel=x, ylabel=y)
     axis.grid(color="#e3e6ea", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)

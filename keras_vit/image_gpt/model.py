@@ -140,13 +140,7 @@ def build_image_gpt(
     for index in range(config.depth):
         x = pixel_block(config, index)(x)
     x = RMSNorm(_EPSILON, name="encoder_norm")(x)
-    logits = keras.layers.Dense(
-        config.colors,
-        use_bias=False,
-        kernel_initializer="zeros",  # as in the official code
-        dtype=Float32Policy(),
-        name="pixel_logits",
-    )(x)
+    logits = _logits(config.colors, "pixel_logits")(x)
     outputs = GenerativeLoss(name="generative_loss")(logits, logits, colors, **masks)
     return Model(images, outputs, name=name)
 
@@ -165,6 +159,12 @@ def pixel_block(config: ImageGPTConfig, index: int) -> TransformerBlock:
         query_chunk_size=config.query_chunk_size,
         name=f"block_{index}",
     )
+
+
+def _logits(count: int, name: str) -> keras.layers.Dense:
+    """A dense layer that starts at zero, as in the official code."""
+    options = {"use_bias": False, "kernel_initializer": "zeros", "dtype": Float32Policy()}
+    return keras.layers.Dense(count, name=name, **options)
 
 
 def pixel_classifier(model: Model, classes: int) -> Model:
@@ -190,10 +190,8 @@ def pixel_classifier(model: Model, classes: int) -> Model:
         masks["masked"] = model.get_layer("pixel_mask").output[1]
     x = GenerativeLoss(name="generative_loss")(tokens, logits, colors, **masks)
     x = MeanPooling(name="pooling")(x)  # (B, D)
-    head = keras.layers.Dense(
-        classes, use_bias=False, kernel_initializer="zeros", dtype=Float32Policy(), name="head"
-    )
-    return Model(model.inputs[0], head(x), name=f"{model.name}_classifier")
+    outputs = _logits(classes, "head")(x)
+    return Model(model.inputs[0], outputs, name=f"{model.name}_classifier")
 
 
 def pixel_losses(model: Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.checks import Shape, check_positive
+from keras_vit.checks import check_positive
 from keras_vit.layers.causal import CausalBlock
 from keras_vit.runtime.model import Model
 
@@ -172,9 +172,6 @@ class _Sampling(keras.layers.Layer):
         shares = ops.cumsum(ops.softmax(logits / self.temperature), axis=-1)
         passed = ops.sum(ops.cast(shares <= chance * shares[:, -1:], "int32"), axis=-1)
         return ops.minimum(passed, logits.shape[-1] - 1)
-
-    def compute_output_shape(self, colors_shape: Shape, chances_shape: Shape) -> Shape:
-        return colors_shape
 
     def compute_output_spec(
         self, colors: keras.KerasTensor, chances: keras.KerasTensor

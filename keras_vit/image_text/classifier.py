@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.errors import printable
+from keras_vit.image_text.text_tower import float32_dense
 from keras_vit.image_text.tokenizer import check_texts
 from keras_vit.image_text.towers import Towers, unit_rows
 from keras_vit.layers.float32 import Float32Policy
@@ -115,22 +116,12 @@ def zero_shot_classifier(
     image, x = towers.image, towers.image.outputs[0]  # (B, P)
     if getattr(image.config, "classes", None) is not None:  # it ends in a projection, called "head"
         projection = image.get_layer("head")
-        renamed = keras.layers.Dense(
-            vectors.shape[1],
-            use_bias=projection.use_bias,
-            dtype=Float32Policy(),
-            name="projection",
-        )
+        renamed = float32_dense(vectors.shape[1], "projection", use_bias=projection.use_bias)
         x = renamed(projection.input)  # (B, P)
         renamed.set_weights(projection.get_weights())
     x = keras.layers.UnitNormalization(dtype=Float32Policy(), name="unit_length")(x)
-    head = keras.layers.Dense(
-        len(vectors),
-        activation=activation,
-        use_bias=towers.bias is not None,
-        dtype=Float32Policy(),
-        name="head",
-    )
+    options = {"activation": activation, "use_bias": towers.bias is not None}
+    head = float32_dense(len(vectors), "head", **options)
     model = Model(image.inputs[0], head(x), name="zero_shot_classifier")  # (B, K)
     bias = [] if towers.bias is None else [np.full(len(vectors), towers.bias, "float32")]
     head.set_weights([np.float32(towers.scale) * vectors.T, *bias])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import keras
 
@@ -19,6 +20,7 @@ from keras_vit.runtime.model import Model
 
 POOLINGS = ("eot", "last", "mean")
 POSITIONS = ("learned", "sinusoidal")
+_BLOCK_FIELDS = ("gelu", "norm", "norm_epsilon", "swiglu", "without_bias")  # options of a block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,17 +126,9 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
         known = keras.ops.not_equal(ids, config.pad_id)  # (B, L)
         given["attention_mask"] = keras.ops.reshape(known, (-1, 1, 1, config.context_length))
     kind = CausalBlock if config.causal else TransformerBlock
+    options = {field: getattr(config, field) for field in _BLOCK_FIELDS}
     for index in range(config.depth):
-        x = kind(
-            config.num_heads,
-            config.mlp_dim,
-            gelu=config.gelu,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            swiglu=config.swiglu,
-            without_bias=config.without_bias,
-            name=f"block_{index}",
-        )(x, **given)
+        x = kind(config.num_heads, config.mlp_dim, **options, name=f"block_{index}")(x, **given)
     norm = make_norm(config.norm, config.norm_epsilon, dtype=Float32Policy(), name="encoder_norm")
     if config.pooling == "mean":
         mean = MeanPooling(dtype=Float32Policy(), name="pooling")
@@ -145,10 +139,11 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
     else:
         x = norm(EndOfTextPooling(config.end_id, dtype=Float32Policy(), name="pooling")(x, ids))
     if config.projection_size is not None:
-        x = keras.layers.Dense(
-            config.projection_size,
-            use_bias=config.projection_bias,
-            dtype=Float32Policy(),
-            name="projection",
-        )(x)  # (B, P)
+        bias = config.projection_bias
+        x = float32_dense(config.projection_size, "projection", use_bias=bias)(x)  # (B, P)
     return Model(ids, x, name=name)
+
+
+def float32_dense(units: int, name: str, **options: Any) -> keras.layers.Dense:
+    """Makes a dense layer that computes in float32 under every precision."""
+    return keras.layers.Dense(units, dtype=Float32Policy(), name=name, **options)

@@ -119,10 +119,7 @@ def compute_dtype(model: keras.Model) -> str:
     """
     layers = [layer for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
     weights: dict[str, int] = defaultdict(int)
-    for layer in list(filter(_has_parts, layers)) or layers:
+    blocks = [layer for layer in layers if len(list(flatten_layers(layer))) > 1]
+    for layer in blocks or layers:
         weights[layer.compute_dtype] += sum(math.prod(each.shape) for each in layer.weights)
     return max(weights, key=lambda dtype: weights[dtype])
-
-
-def _has_parts(layer: keras.layers.Layer) -> bool:
-    return len(list(flatten_layers(layer))) > 1
