@@ -421,7 +421,10 @@ def _local_update(optimizer: keras.optimizers.Optimizer) -> _LocalUpdate:
 
 
 class _LocalUpdate:
-    """Takes the place of `_backend_apply_gradients` in one optimizer."""
+    """Takes the place of `_backend_apply_gradients` in one optimizer.
+
+    For all threads: a loss scale applies gradients in another thread than that of the replica.
+    """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
         self.optimizer = optimizer
