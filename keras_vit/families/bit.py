@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
@@ -114,40 +115,37 @@ def flax_conv(ours: str, theirs: str) -> Rule:
     return Rule(f"{ours}/kernel", (f"{theirs}/kernel",))
 
 
-def _bit(
-    root: str,
-    unit: str,
-    parts: tuple[tuple[str, str], ...],
-    shortcut: str,
-    norms: tuple[tuple[str, str, rules.Transform], ...],
-    rest: tuple[Rule, ...],
-) -> tuple[Rule, ...]:
-    rules = [flax_conv("root/conv", root)]
-    for number, (part, norm) in enumerate(parts, start=1):
-        rules.append(flax_conv(f"stage_{{i}}/unit_{{j}}/conv_{number}", f"{unit}/{part}"))
-        rules.extend(pairs(f"stage_{{i}}/unit_{{j}}/norm_{number}", f"{unit}/{norm}", norms))
-    rules.append(flax_conv("stage_{i}/unit_{j}/shortcut", f"{unit}/{shortcut}"))
-    return (*rules, *rest)
-
-
 # Parts of layers in Flax.
 GROUP_NORM = (("gamma", "/scale", rules.CHANNELS), ("beta", "/bias", rules.CHANNELS))
 FLAX_DENSE = (("kernel", "/kernel", rules.SAME), ("bias", "/bias", rules.SAME))
 _TF_NORM = (("gamma", "/gamma", rules.SAME), ("beta", "/beta", rules.SAME))
+
+
+def flax_units(ours: str, theirs: str) -> Iterator[Rule]:
+    """The bottleneck units of a ResNet in big_vision and in the stems of hybrids."""
+    for n in (1, 2, 3):
+        yield flax_conv(f"{ours}/conv_{n}", f"{theirs}/conv{n}")
+        yield from pairs(f"{ours}/norm_{n}", f"{theirs}/gn{n}", GROUP_NORM)
+    yield flax_conv(f"{ours}/shortcut", f"{theirs}/conv_proj")
+
+
+def _tf_units(ours: str, theirs: str) -> Iterator[Rule]:
+    """The same units in the TensorFlow 1 code."""
+    for n, part in enumerate("abc", start=1):
+        yield flax_conv(f"{ours}/conv_{n}", f"{theirs}/{part}/standardized_conv2d")
+        yield from pairs(f"{ours}/norm_{n}", f"{theirs}/{part}/group_norm", _TF_NORM)
+    yield flax_conv(f"{ours}/shortcut", f"{theirs}/a/proj/standardized_conv2d")
+
+
 # gs://bit_models, names of its TensorFlow 1 code.
 BIT = rules.Layout(
     "bit",
-    _bit(
-        "resnet/root_block/standardized_conv2d",
-        "resnet/block{i}/unit{j:02}",
-        tuple((f"{part}/standardized_conv2d", f"{part}/group_norm") for part in "abc"),
-        "a/proj/standardized_conv2d",
-        _TF_NORM,
-        (
-            *pairs("norm", "resnet/group_norm", _TF_NORM),
-            Rule("head/kernel", ("resnet/head/conv2d/kernel",), rules.POINTWISE),
-            Rule("head/bias", ("resnet/head/conv2d/bias",)),
-        ),
+    (
+        flax_conv("root/conv", "resnet/root_block/standardized_conv2d"),
+        *_tf_units(parts.OURS_BIT, "resnet/block{i}/unit{j:02}"),
+        *pairs("norm", "resnet/group_norm", _TF_NORM),
+        Rule("head/kernel", ("resnet/head/conv2d/kernel",), rules.POINTWISE),
+        Rule("head/bias", ("resnet/head/conv2d/bias",)),
     ),
     project="official",
     writes=rules.always,
@@ -156,13 +154,11 @@ BIT = rules.Layout(
 # The same network in big_vision (its `bit_paper`).
 BIT_BIG_VISION = rules.Layout(
     "bit_big_vision",
-    _bit(
-        "root_block/conv_root",
-        "block{i}/unit{j:02}",
-        tuple((f"conv{n}", f"gn{n}") for n in (1, 2, 3)),
-        "conv_proj",
-        GROUP_NORM,
-        (*pairs("norm", "norm-pre-head", GROUP_NORM), *pairs("head", "head", FLAX_DENSE)),
+    (
+        flax_conv("root/conv", "root_block/conv_root"),
+        *flax_units(parts.OURS_BIT, "block{i}/unit{j:02}"),
+        *pairs("norm", "norm-pre-head", GROUP_NORM),
+        *pairs("head", "head", FLAX_DENSE),
     ),
     project="big_vision",
     writes=rules.always,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
@@ -196,22 +196,18 @@ PROCESSORS = {"DINOv3ViT": keys.Processor(2, 224, True, None, IMAGENET_STATISTIC
 
 
 # layouts of arrays
-def _dinov2_mlp(path: str, plain: str, gated: str) -> Iterator[Rule]:
-    """A layer of the MLP; that of the giant has a gate, and other names."""
-    theirs = "encoder.layer.{i}.mlp"
-    for rule in parts.dense(path, f"{theirs}.{gated}"):
-        yield dataclasses.replace(rule, when=("swiglu", True))
-    yield from parts.dense(path, f"{theirs}.{plain}")
-
-
+_HIDDEN, _OUTPUT = "block_{i}/mlp/hidden", "block_{i}/mlp/output"
+_HAS_GATE = ("swiglu", True)
 _DINOV2_RULES = (
     *parts.embeddings(),
     *parts.norm("block_{i}/attention_norm", "encoder.layer.{i}.norm1"),
     *parts.self_attention("encoder.layer.{i}"),
     Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
     *parts.norm("block_{i}/mlp_norm", "encoder.layer.{i}.norm2"),
-    *_dinov2_mlp("block_{i}/mlp/hidden", "fc1", "weights_in"),
-    *_dinov2_mlp("block_{i}/mlp/output", "fc2", "weights_out"),
+    *parts.dense(_HIDDEN, "encoder.layer.{i}.mlp.weights_in", when=_HAS_GATE),  # of the giant
+    *parts.dense(_HIDDEN, "encoder.layer.{i}.mlp.fc1"),
+    *parts.dense(_OUTPUT, "encoder.layer.{i}.mlp.weights_out", when=_HAS_GATE),
+    *parts.dense(_OUTPUT, "encoder.layer.{i}.mlp.fc2"),
     Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
     *parts.norm("encoder_norm", "layernorm"),
     *parts.dense("head", "classifier"),  # of the class token and the mean of the patches
@@ -272,14 +268,9 @@ HF_DINOV3 = parts.torch_layout(
         *parts.dense("block_{i}/attention/output", "layer.{i}.attention.o_proj"),
         Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
         *parts.norm("block_{i}/mlp_norm", "layer.{i}.norm2"),
-        *parts.gate(
-            "block_{i}/mlp/hidden",
-            "layer.{i}.mlp.gate_proj",
-            "layer.{i}.mlp.up_proj",
-            when=("swiglu", True),
-        ),
-        *parts.dense("block_{i}/mlp/hidden", "layer.{i}.mlp.up_proj"),
-        *parts.dense("block_{i}/mlp/output", "layer.{i}.mlp.down_proj"),
+        *parts.gate(_HIDDEN, "layer.{i}.mlp.gate_proj", "layer.{i}.mlp.up_proj", when=_HAS_GATE),
+        *parts.dense(_HIDDEN, "layer.{i}.mlp.up_proj"),
+        *parts.dense(_OUTPUT, "layer.{i}.mlp.down_proj"),
         Rule("block_{i}/mlp_scale/gamma", ("layer.{i}.layer_scale2.lambda1",)),
         *parts.norm("encoder_norm", "norm"),
     ),

@@ -8,7 +8,14 @@ from typing import Any
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.augreg_files import AugRegFile
-from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR, FLAX_DENSE, GROUP_NORM, flax_conv
+from keras_vit.families.bit import (
+    BIT_KEYS,
+    BIT_PROCESSOR,
+    FLAX_DENSE,
+    GROUP_NORM,
+    flax_conv,
+    flax_units,
+)
 from keras_vit.families.cards import (
     BIG_VISION,
     HUB,
@@ -238,18 +245,8 @@ def _blocks(
 _STEM = (
     flax_conv("stem_root/conv", "conv_root"),
     *pairs("stem_root/norm", "gn_root", NORM),
-    *(
-        rule
-        for n in (1, 2, 3)
-        for rule in (
-            flax_conv(f"stem_stage_{{i}}/unit_{{j}}/conv_{n}", f"block{{i}}/unit{{j}}/conv{n}"),
-            *pairs(
-                f"stem_stage_{{i}}/unit_{{j}}/norm_{n}", f"block{{i}}/unit{{j}}/gn{n}", GROUP_NORM
-            ),
-        )
-    ),
-    flax_conv("stem_stage_{i}/unit_{j}/shortcut", "block{i}/unit{j}/conv_proj"),
-    *pairs("stem_stage_{i}/unit_{j}/shortcut_norm", "block{i}/unit{j}/gn_proj", GROUP_NORM),
+    *flax_units(parts.OURS_HYBRID, "block{i}/unit{j}"),
+    *pairs(f"{parts.OURS_HYBRID}/shortcut_norm", "block{i}/unit{j}/gn_proj", GROUP_NORM),
 )
 
 _MAP = "MAPHead_0"

@@ -12,14 +12,14 @@ OURS_HYBRID, OURS_BIT = "stem_stage_{i}/unit_{j}", "stage_{i}/unit_{j}"
 STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
 
 
-def norm(ours: str, theirs: str) -> Iterator[Rule]:
-    """A norm."""
-    return pairs(ours, theirs, (("gamma", ".weight", SAME), ("beta", ".bias", SAME)))
+def norm(ours: str, theirs: str, **more: Any) -> Iterator[Rule]:
+    """A norm; further arguments are those of `Rule`."""
+    return pairs(ours, theirs, (("gamma", ".weight", SAME), ("beta", ".bias", SAME)), **more)
 
 
-def dense(ours: str, theirs: str) -> Iterator[Rule]:
-    """A dense layer."""
-    return pairs(ours, theirs, (("kernel", ".weight", LINEAR), ("bias", ".bias", SAME)))
+def dense(ours: str, theirs: str, **more: Any) -> Iterator[Rule]:
+    """A dense layer; further arguments are those of `Rule`."""
+    return pairs(ours, theirs, (("kernel", ".weight", LINEAR), ("bias", ".bias", SAME)), **more)
 
 
 def patches(theirs: str) -> tuple[Rule, ...]:
@@ -36,9 +36,9 @@ def attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...
     )
 
 
-def conv(ours: str, theirs: str) -> Rule:
+def conv(ours: str, theirs: str, **more: Any) -> Rule:
     """A convolution without bias."""
-    return Rule(f"{ours}/kernel", (f"{theirs}.weight",), CONVOLUTION)
+    return Rule(f"{ours}/kernel", (f"{theirs}.weight",), CONVOLUTION, **more)
 
 
 def units(ours: str, theirs: str, shortcut_norm: bool) -> tuple[Rule, ...]:

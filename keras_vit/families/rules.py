@@ -62,40 +62,38 @@ HEADS_OUTPUT = Transform(
     lambda arrays: arrays[0].reshape(-1, arrays[0].shape[-1]),
     lambda array, parts, heads: [array.reshape(heads, -1, array.shape[-1])],
 )
+
+
+def _of_one(
+    to_ours: Callable[[np.ndarray], np.ndarray], to_file: Callable[[np.ndarray], np.ndarray]
+) -> Transform:
+    """A conversion where the file has one array, which does not depend on the heads."""
+    return Transform(
+        lambda arrays: to_ours(arrays[0]), lambda array, parts, heads: [to_file(array)]
+    )
+
+
 # Vectors of the official group norms, (1, 1, 1, C), and their dense layers as 1 x 1 convolutions.
-CHANNELS = Transform(
-    lambda arrays: arrays[0].reshape(-1), lambda array, parts, heads: [array.reshape(1, 1, 1, -1)]
-)
-POINTWISE = Transform(
-    lambda arrays: arrays[0].reshape(arrays[0].shape[-2:]),
-    lambda array, parts, heads: [array[None, None]],
-)
+CHANNELS = _of_one(lambda theirs: theirs.reshape(-1), lambda ours: ours.reshape(1, 1, 1, -1))
+POINTWISE = _of_one(lambda theirs: theirs.reshape(theirs.shape[-2:]), lambda ours: ours[None, None])
 # PyTorch: linear layers (out, in), convolutions (out, in, height, width).
 LINEAR = Transform(
     lambda arrays: _join(arrays, 0).T, lambda array, parts, heads: _split(array.T, parts, 0)
 )
-CONVOLUTION = Transform(
-    lambda arrays: arrays[0].transpose(2, 3, 1, 0),
-    lambda array, parts, heads: [array.transpose(3, 2, 0, 1)],
+CONVOLUTION = _of_one(
+    lambda theirs: theirs.transpose(2, 3, 1, 0), lambda ours: ours.transpose(3, 2, 0, 1)
 )
 # A convolution of patches as a linear layer of their pixels; loading knows the kernel's shape.
-PATCH_VECTORS = Transform(
-    lambda arrays: arrays[0].T, lambda array, parts, heads: [array.reshape(-1, array.shape[-1]).T]
-)
-POINTWISE_CONVOLUTION = Transform(
-    lambda arrays: arrays[0].reshape(arrays[0].shape[:2]).T,
-    lambda array, parts, heads: [array.T[:, :, None, None]],
+PATCH_VECTORS = _of_one(lambda theirs: theirs.T, lambda ours: ours.reshape(-1, ours.shape[-1]).T)
+POINTWISE_CONVOLUTION = _of_one(
+    lambda theirs: theirs.reshape(theirs.shape[:2]).T, lambda ours: ours.T[:, :, None, None]
 )
 # A vector without its leading axes of one.
-VECTOR = Transform(
-    lambda arrays: arrays[0].reshape(1, 1, -1), lambda array, parts, heads: [array.reshape(-1)]
-)
+VECTOR = _of_one(lambda theirs: theirs.reshape(1, 1, -1), lambda ours: ours.reshape(-1))
 # The logarithm of a scale as a temperature, the inverse of the scale.
-TEMPERATURE = Transform(
-    lambda arrays: -np.log(arrays[0]), lambda array, parts, heads: [np.exp(-array)]
-)
+TEMPERATURE = _of_one(lambda theirs: -np.log(theirs), lambda ours: np.exp(-ours))
 # A table without the leading axis of one, and such a vector.
-TABLE = Transform(lambda arrays: arrays[0][None], lambda array, parts, heads: [array[0]])
+TABLE = _of_one(lambda theirs: theirs[None], lambda ours: ours[0])
 
 
 def _squared(table: np.ndarray) -> np.ndarray:
@@ -106,10 +104,12 @@ def _squared(table: np.ndarray) -> np.ndarray:
 
 
 # A table with axes for rows and columns.
-GRID_TABLE = Transform(
-    lambda arrays: arrays[0].reshape(1, -1, arrays[0].shape[-1]),
-    lambda array, parts, heads: [_squared(array)],
-)
+GRID_TABLE = _of_one(lambda theirs: theirs.reshape(1, -1, theirs.shape[-1]), _squared)
+
+
+def always(config: Any) -> bool:
+    """For `Rule.written` and `Layout.writes`."""
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,15 +132,11 @@ class Rule:
     transform: Transform = SAME
     rows: tuple[int, int, int] = (0, 1, 1)
     when: tuple[str, Any] | None = None
-    written: Callable[[Any], bool] | None = None
+    written: Callable[[Any], bool] = always
 
     def holds(self, config: Any) -> bool:
         """Whether a configuration has the value of `when`."""
         return self.when is None or field_value(config, self.when[0], None) == self.when[1]
-
-    def is_written(self, config: Any) -> bool:
-        """Whether a model of a configuration is written by this rule."""
-        return self.written is None or self.written(config)
 
     def match(self, path: str) -> tuple[str, ...] | None:
         """Names of the file's arrays for a variable, or `None` if the rule has another path."""
@@ -208,11 +204,6 @@ class Unsaid(NamedTuple):
 
 KEEP = "Save the model with `model.save`."
 AS_TIMM = 'Save with layout="timm".'
-
-
-def always(config: Any) -> bool:
-    """For `Layout.writes`."""
-    return True
 
 
 def _pools(field: str, others: str) -> Callable[[Any], bool]:
@@ -423,7 +414,7 @@ class Layout:
             keys = rule.match(path)
             if not keys or not rule.holds(config):
                 continue
-            here = rule.is_written(config) if names is None else any(key in names for key in keys)
+            here = rule.written(config) if names is None else any(key in names for key in keys)
             if here or rule.when is not None:
                 return rule, keys
             found = found or (rule, keys)
@@ -450,10 +441,12 @@ class Layout:
         return any(re.match(pattern, key) for pattern in self.others)
 
 
-def pairs(ours: str, theirs: str, parts: Iterable[tuple[str, str, Transform]]) -> Iterator[Rule]:
+def pairs(
+    ours: str, theirs: str, parts: Iterable[tuple[str, str, Transform]], **more: Any
+) -> Iterator[Rule]:
     """Rules of one layer: the variable `ours/part` is the array `theirs` plus the part's key."""
     for part, key, transform in parts:
-        yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), transform)
+        yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), transform, **more)
 
 
 @cache

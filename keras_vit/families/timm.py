@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -138,16 +137,12 @@ def _is_root(config: ViTConfig) -> bool:
     return config.stem is not None and not config.stem.stages
 
 
-def _stem(root: str) -> tuple[Rule, ...]:
-    return parts.conv("stem_root/conv", f"{root}.conv"), *parts.norm(
-        "stem_root/norm", f"{root}.norm"
-    )
-
-
 _BACKBONE = "patch_embed.backbone"
 _STEM = (
-    *(dataclasses.replace(rule, written=_is_root) for rule in _stem(_BACKBONE)),
-    *_stem(f"{_BACKBONE}.stem"),
+    parts.conv("stem_root/conv", f"{_BACKBONE}.conv", written=_is_root),
+    *parts.norm("stem_root/norm", f"{_BACKBONE}.norm", written=_is_root),
+    parts.conv("stem_root/conv", f"{_BACKBONE}.stem.conv"),
+    *parts.norm("stem_root/norm", f"{_BACKBONE}.stem.norm"),
     *parts.units(
         parts.OURS_HYBRID, f"{_BACKBONE}.stages.{{i-1}}.blocks.{{j-1}}", shortcut_norm=True
     ),
@@ -220,8 +215,7 @@ _BLOCKS = (
     *parts.dense("block_{i}/mlp/output", f"{BLOCK}.mlp.fc2"),
     Rule("block_{i}/mlp_scale/gamma", (f"{BLOCK}.gamma_2",), written=_has_gammas),
     Rule("block_{i}/mlp_scale/gamma", (f"{BLOCK}.ls2.gamma",)),
-    Rule("encoder_norm/gamma", ("fc_norm.weight",), when=("norm_after_pooling", True)),
-    Rule("encoder_norm/beta", ("fc_norm.bias",), when=("norm_after_pooling", True)),
+    *parts.norm("encoder_norm", "fc_norm", when=("norm_after_pooling", True)),
     *parts.norm("encoder_norm", "norm"),
     Rule("pooling/probe", ("attn_pool.latent",)),
     *parts.dense("pooling/query", "attn_pool.q"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from keras_vit.config import Preprocessing
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.clip import open_clip_blocks
@@ -65,12 +63,10 @@ _IMAGE_LAYOUT = parts.torch_layout(
         *parts.dense("block_{i}/attention/output", f"{_BLOCK}.attn.proj"),
         Rule("block_{i}/attention_scale/gamma", (f"{_BLOCK}.ls1.gamma",)),
         *parts.norm("block_{i}/mlp_norm", f"{_BLOCK}.norm2"),
-        *(
-            dataclasses.replace(rule, when=when)
-            for ours, plain, gated in (("hidden", "c_fc", "w12"), ("output", "c_proj", "w3"))
-            for theirs, when in ((gated, ("swiglu", True)), (plain, None))
-            for rule in parts.dense(f"block_{{i}}/mlp/{ours}", f"{_BLOCK}.mlp.{theirs}")
-        ),
+        *parts.dense("block_{i}/mlp/hidden", f"{_BLOCK}.mlp.w12", when=("swiglu", True)),
+        *parts.dense("block_{i}/mlp/hidden", f"{_BLOCK}.mlp.c_fc"),
+        *parts.dense("block_{i}/mlp/output", f"{_BLOCK}.mlp.w3", when=("swiglu", True)),
+        *parts.dense("block_{i}/mlp/output", f"{_BLOCK}.mlp.c_proj"),
         Rule("block_{i}/mlp_scale/gamma", (f"{_BLOCK}.ls2.gamma",)),
         *parts.norm("encoder_norm", "norm"),
     ),
