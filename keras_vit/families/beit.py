@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit.config import POSITION_BIASES
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.cards import TIMM, Origin, Published, each, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
@@ -165,28 +165,20 @@ FEATURES = (
 # Published checkpoints, by timm
 _BEIT = Origin(TIMM, "https://arxiv.org/abs/2106.08254", classes=1000)
 _BEITV2 = _BEIT._replace(paper="https://arxiv.org/abs/2208.06366")
-_BOTH = (("b", "base"), ("l", "large"))
+_MODELS = {"beit_b16": "base", "beit_l16": "large"}
+_MODELS2 = {"beitv2_b16": "base", "beitv2_l16": "large"}
 CARDS = (
-    Published(_BEIT._replace(classes=21841), "in22k_ft_in22k", tuple(
-        (f"beit_{size}16", f"beit_{name}_patch16_224.in22k_ft_in22k") for size, name in _BOTH
-    )),
-    Published(_BEIT, "in22k_ft_in22k_in1k", (
-        ("beit_b16", "beit_base_patch16_224.in22k_ft_in22k_in1k"),
-        ("beit_b16", "beit_base_patch16_384.in22k_ft_in22k_in1k", 384),
-        ("beit_l16", "beit_large_patch16_224.in22k_ft_in22k_in1k"),
-        ("beit_l16", "beit_large_patch16_384.in22k_ft_in22k_in1k", 384),
-        ("beit_l16", "beit_large_patch16_512.in22k_ft_in22k_in1k", 512),
+    Published(_BEIT._replace(classes=21841), "in22k_ft_in22k",
+              of_size("beit_{}_patch16_224.in22k_ft_in22k", _MODELS)),
+    Published(_BEIT, "in22k_ft_in22k_in1k", each(
+        "beit_{}_patch16_{}.in22k_ft_in22k_in1k", _MODELS,
+        {"beit_b16": (224, 384), "beit_l16": (224, 384, 512)},
     )),
     *(
-        Published(
-            _BEITV2._replace(classes=classes),
-            tag,
-            tuple((f"beitv2_{size}16", f"beitv2_{name}_patch16_224.{tag}") for size, name in _BOTH),
-        )
+        Published(_BEITV2._replace(classes=classes), tag,
+                  of_size(f"beitv2_{{}}_patch16_224.{tag}", _MODELS2))
         for tag, classes in (
-            ("in1k_ft_in22k", 21841),
-            ("in1k_ft_in22k_in1k", 1000),
-            ("in1k_ft_in1k", 1000),
+            ("in1k_ft_in22k", 21841), ("in1k_ft_in22k_in1k", 1000), ("in1k_ft_in1k", 1000),
         )
     ),
 )  # fmt: skip

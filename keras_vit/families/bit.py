@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import TIMM, Origin, Published, Publisher
+from keras_vit.families.cards import TIMM, Files, Origin, Published, Publisher, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names
@@ -218,18 +218,16 @@ _TIMM_1K = Origin(TIMM, _PAPER, {}, Preprocessing(crop_ratio=1.0, library="timm"
 _TIMM_21K = Origin(TIMM, _PAPER, {}, Preprocessing(crop_ratio=0.875, library="timm"), 21843)
 
 
-def _all(name: str, fine_tuned: bool = False) -> tuple[tuple[Any, ...], ...]:
-    """Files of all sizes, whose names have the size in place of `{}`."""
-    return tuple(
-        (f"bit_r{size}", name.format(size), *(facts if fine_tuned else ()))
-        for size, facts in _FINE_TUNED.items()
-    )
+def _fine_tuned(name: str) -> Files:
+    """Files of all sizes, whose names have the size in place of `{}`, with their top-1."""
+    return tuple((f"bit_r{size}", name.format(size), *facts) for size, facts in _FINE_TUNED.items())
 
 
+_MODELS = {f"bit_r{size}": size for size in _FINE_TUNED}
 CARDS = (
-    Published(_BIT, "bit_in1k", _all("BiT-S-R{}")),
-    Published(_BIT._replace(classes=21843), "bit_in21k", _all("BiT-M-R{}")),
-    Published(_BIT, "bit_in21k_ft_in1k", _all("BiT-M-R{}-ILSVRC2012", fine_tuned=True)),
+    Published(_BIT, "bit_in1k", of_size("BiT-S-R{}", _MODELS)),
+    Published(_BIT._replace(classes=21843), "bit_in21k", of_size("BiT-M-R{}", _MODELS)),
+    Published(_BIT, "bit_in21k_ft_in1k", _fine_tuned("BiT-M-R{}-ILSVRC2012")),
     Published(_DISTILLED._replace(measured="the project's README"), "distilled_in1k", (
         ("bit_r50x1", "distill/R50x1_224", 224, 82.8),
         ("bit_r50x1", "distill/R50x1_160", 160, 80.5),
@@ -238,10 +236,8 @@ CARDS = (
         ("bit_r152x2", "distill/R152x2_T_224", 224, 82.918),
         ("bit_r152x2", "distill/R152x2_T_384", 384, 83.858),
     )),
-    Published(
-        _TIMM_1K, "bit_in21k_ft_in1k", _all("resnetv2_{}_bit.goog_in21k_ft_in1k", fine_tuned=True)
-    ),
-    Published(_TIMM_21K, "bit_in21k", _all("resnetv2_{}_bit.goog_in21k")),
+    Published(_TIMM_1K, "bit_in21k_ft_in1k", _fine_tuned("resnetv2_{}_bit.goog_in21k_ft_in1k")),
+    Published(_TIMM_21K, "bit_in21k", of_size("resnetv2_{}_bit.goog_in21k", _MODELS)),
 )  # fmt: skip
 
 FAMILY = Family(

@@ -109,6 +109,11 @@ def each(name: str, models: Mapping[str, str], sizes: Mapping[str, tuple[int, ..
     )
 
 
+def of_size(name: str, models: Mapping[str, str], size: int = 224) -> Files:
+    """Lists files of one image size, whose names differ in the model alone: see `each`."""
+    return tuple((variant, name.format(model), size) for variant, model in models.items())
+
+
 def with_top1(
     name: str, models: Mapping[str, str], top1: Mapping[str, tuple[float | None, ...]]
 ) -> Files:

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
@@ -319,63 +319,45 @@ _HUB_REGISTERS = Origin(  # positions of the class token are stored, unlike in t
 _HUB_DINOV3 = _DINOV3._replace(
     publisher=HUB, options={"pooling": "token"}, preprocessing=DINOV3_IMAGES
 )
+_DINO_MODELS = {
+    "vit_s16": "small_patch16", "vit_s8": "small_patch8", "vit_b16": "base_patch16",
+    "vit_b8": "base_patch8",
+}  # fmt: skip
+_DINOV2_MODELS = {"vit_s14": "small", "vit_b14": "base", "vit_l14": "large"}
+_DINOV3_MODELS = {
+    "dinov3_s16": "small", "dinov3_splus16": "small_plus", "dinov3_b16": "base",
+    "dinov3_l16": "large", "dinov3_hplus16": "huge_plus", "dinov3_7b16": "7b",
+}  # fmt: skip
 CARDS = (
-    Published(_TIMM_DINO, "dino", (
-        ("vit_s16", "vit_small_patch16_224.dino"),
-        ("vit_s8", "vit_small_patch8_224.dino"),
-        ("vit_b16", "vit_base_patch16_224.dino"),
-        ("vit_b8", "vit_base_patch8_224.dino"),
-    )),
-    Published(_DINOV2, "dinov2_lvd142m", (
-        ("vit_s14", "vit_small_patch14_dinov2.lvd142m", 518),
-        ("vit_b14", "vit_base_patch14_dinov2.lvd142m", 518),
-        ("vit_l14", "vit_large_patch14_dinov2.lvd142m", 518),
-    )),
-    Published(_DINOV2_REGISTERS, "dinov2_reg4_lvd142m", (
-        ("vit_s14", "vit_small_patch14_reg4_dinov2.lvd142m", 518),
-        ("vit_b14", "vit_base_patch14_reg4_dinov2.lvd142m", 518),
-        ("vit_l14", "vit_large_patch14_reg4_dinov2.lvd142m", 518),
-    )),
+    Published(_TIMM_DINO, "dino", of_size("vit_{}_224.dino", _DINO_MODELS)),
+    Published(_DINOV2, "dinov2_lvd142m",
+              of_size("vit_{}_patch14_dinov2.lvd142m", _DINOV2_MODELS, 518)),
+    Published(_DINOV2_REGISTERS, "dinov2_reg4_lvd142m",
+              of_size("vit_{}_patch14_reg4_dinov2.lvd142m", _DINOV2_MODELS, 518)),
     # The architecture has GELU and layer scale of the giant.
     Published(_DINOV2._replace(options={}), "lvd142m",
               (("dinov2_giant14", "vit_giant_patch14_dinov2.lvd142m", 518),)),
     Published(_DINOV2_REGISTERS._replace(options=_FOUR), "reg4_lvd142m",
               (("dinov2_giant14", "vit_giant_patch14_reg4_dinov2.lvd142m", 518),)),
-    Published(_DINOV3, "lvd1689m", tuple(
-        (f"dinov3_{size}16", f"vit_{name}_patch16_dinov3.lvd1689m", 256)
-        for size, name in (
-            ("s", "small"), ("splus", "small_plus"), ("b", "base"), ("l", "large"),
-            ("hplus", "huge_plus"), ("7b", "7b"),
-        )
-    )),
+    Published(_DINOV3, "lvd1689m",
+              of_size("vit_{}_patch16_dinov3.lvd1689m", _DINOV3_MODELS, 256)),
     Published(_DINOV3, "sat493m", (("dinov3_l16", "vit_large_patch16_dinov3.sat493m", 256),)),
     Published(_EUPE, "eupe", (
         ("dinov3_s16", "vit_small_patch16_dinov3_qkvb.eupe_lvd1689m", 256),
         ("dinov3_b16", "vit_base_patch16_dinov3_qkvb.eupe_lvd1689m", 256),
     )),
-    Published(_HUB_DINO, "dino", (
-        ("vit_s16", "facebook/dino-vits16"),
-        ("vit_s8", "facebook/dino-vits8"),
-        ("vit_b16", "facebook/dino-vitb16"),
-        ("vit_b8", "facebook/dino-vitb8"),
-    )),
+    Published(_HUB_DINO, "dino", of_size("facebook/dino-{}", {
+        variant: variant.replace("_", "") for variant in _DINO_MODELS
+    })),
     # Positions are for 518 pixels; `preprocessor_config.json` crops 224.
-    Published(_DINOV2._replace(publisher=HUB, preprocessing=SHORTER_SIDE), "dinov2_lvd142m", (
-        ("vit_s14", "facebook/dinov2-small"),
-        ("vit_b14", "facebook/dinov2-base"),
-        ("vit_l14", "facebook/dinov2-large"),
-    )),
-    Published(_HUB_REGISTERS, "dinov2_reg4_lvd142m", (
-        ("vit_s14", "facebook/dinov2-with-registers-small"),
-        ("vit_b14", "facebook/dinov2-with-registers-base"),
-        ("vit_l14", "facebook/dinov2-with-registers-large"),
-    )),
-    Published(_HUB_DINOV3, "lvd1689m", tuple(
-        (f"dinov3_{size}16", f"facebook/dinov3-vit{name}-pretrain-lvd1689m")
-        for size, name in (
-            ("s", "s16"), ("splus", "s16plus"), ("b", "b16"), ("l", "l16"), ("hplus", "h16plus"),
-        )
-    )),
+    Published(_DINOV2._replace(publisher=HUB, preprocessing=SHORTER_SIDE), "dinov2_lvd142m",
+              of_size("facebook/dinov2-{}", _DINOV2_MODELS)),
+    Published(_HUB_REGISTERS, "dinov2_reg4_lvd142m",
+              of_size("facebook/dinov2-with-registers-{}", _DINOV2_MODELS)),
+    Published(_HUB_DINOV3, "lvd1689m", of_size("facebook/dinov3-vit{}-pretrain-lvd1689m", {
+        "dinov3_s16": "s16", "dinov3_splus16": "s16plus", "dinov3_b16": "b16",
+        "dinov3_l16": "l16", "dinov3_hplus16": "h16plus",
+    })),
 )  # fmt: skip
 
 FAMILY = Family(

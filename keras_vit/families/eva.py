@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.cards import TIMM, Origin, Published, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
@@ -74,11 +74,9 @@ CARDS = (
               (("eva02_b14", "eva02_base_patch14_448.mim_in22k_ft_in22k_in1k", 448),)),
     Published(_EVA02, "mim_m38m_ft_in22k_in1k",
               (("eva02_l14", "eva02_large_patch14_448.mim_m38m_ft_in22k_in1k", 448, 90.05),)),
-    Published(_PRETRAINED, "mim_in22k", (
-        ("eva02_ti14", "eva02_tiny_patch14_224.mim_in22k"),
-        ("eva02_s14", "eva02_small_patch14_224.mim_in22k"),
-        ("eva02_b14", "eva02_base_patch14_224.mim_in22k"),
-    )),
+    Published(_PRETRAINED, "mim_in22k", of_size("eva02_{}_patch14_224.mim_in22k", {
+        "eva02_ti14": "tiny", "eva02_s14": "small", "eva02_b14": "base",
+    })),
     Published(_PRETRAINED, "mim_m38m", (("eva02_l14", "eva02_large_patch14_224.mim_m38m"),)),
 )  # fmt: skip
 

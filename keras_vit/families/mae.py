@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_vit.families import keys
-from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.names import EXACT, GAP, Name, Names, architectures
 from keras_vit.families.preprocessing import CENTER, IMAGENET, TORCHVISION, TimmImages
@@ -43,16 +43,12 @@ MODEL_TYPES = {
 _TIMM_MAE = Origin(TIMM, "https://arxiv.org/abs/2111.06377", licence="CC-BY-NC-4.0")
 _HUB_MAE = _TIMM_MAE._replace(publisher=HUB, options=HUB_EXACT, preprocessing=TORCHVISION)
 CARDS = (
-    Published(_TIMM_MAE, "mae", (
-        ("vit_b16", "vit_base_patch16_224.mae"),
-        ("vit_l16", "vit_large_patch16_224.mae"),
-        ("vit_h14", "vit_huge_patch14_224.mae"),
-    )),
-    Published(_HUB_MAE, "mae", (
-        ("vit_b16", "facebook/vit-mae-base"),
-        ("vit_l16", "facebook/vit-mae-large"),
-        ("vit_h14", "facebook/vit-mae-huge"),
-    )),
+    Published(_TIMM_MAE, "mae", of_size("vit_{}_224.mae", {
+        "vit_b16": "base_patch16", "vit_l16": "large_patch16", "vit_h14": "huge_patch14",
+    })),
+    Published(_HUB_MAE, "mae", of_size("facebook/vit-mae-{}", {
+        "vit_b16": "base", "vit_l16": "large", "vit_h14": "huge",
+    })),
 )  # fmt: skip
 
 FAMILY = Family({}, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES)
