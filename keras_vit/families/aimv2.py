@@ -52,12 +52,7 @@ _BLOCK_KEYS: keys.Rules = {
 }
 MODEL_TYPES = {
     "aimv2": keys.ModelType(
-        {
-            **keys.COMMON,
-            **keys.harmless(
-                "text_config vision_config projection_dim logit_scale_init_value max_logit_scale"
-            ),
-        },
+        keys.two_towers("projection_dim logit_scale_init_value max_logit_scale"),
         images="aimv2_vision_model",
     ),
     "aimv2_vision_model": keys.ModelType(

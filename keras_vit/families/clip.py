@@ -92,13 +92,9 @@ _TOWER: keys.Rules = {
     **keys.harmless("projection_dim"),
 }
 _TOWER_DEFAULTS = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12}
-_TWO_TOWERS: keys.Rules = {
-    **keys.COMMON,
-    **keys.harmless(
-        "text_config text_config_dict vision_config vision_config_dict projection_dim "
-        "logit_scale_init_value"
-    ),
-}
+_TWO_TOWERS = keys.two_towers(
+    "text_config_dict vision_config_dict projection_dim logit_scale_init_value"
+)
 
 
 def _projection(config: Any) -> Fields:

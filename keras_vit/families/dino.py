@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
@@ -119,20 +118,11 @@ TIMM_IMAGES: TimmImages = (
 
 # transformers
 def _dinov2(config: Any) -> Fields:
-    ratio = _whole_ratio(config, _gated_units if config.block.swiglu else None)
-    return {"use_swiglu_ffn": config.block.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
-
-
-def _gated_units(width: int, ratio: int) -> int:
-    return (int(width * ratio * 2 / 3) + 7) // 8 * 8  # as `Dinov2SwiGLUFFN`
-
-
-def _whole_ratio(config: Any, units: Callable[[int, int], int] | None = None) -> int:
-    """The `mlp_ratio` of DINOv2, a whole number there."""
-    units = units or (lambda width, ratio: width * ratio)
-    for ratio in range(1, 17):
-        if units(config.width, ratio) == config.block.mlp_dim:
-            return ratio
+    gated, width = config.block.swiglu, config.width
+    for ratio in range(1, 17):  # a whole number there
+        units = (int(width * ratio * 2 / 3) + 7) // 8 * 8 if gated else width * ratio
+        if units == config.block.mlp_dim:  # of a gate as in `Dinov2SwiGLUFFN`
+            return {"use_swiglu_ffn": gated, "mlp_ratio": ratio, "use_mask_token": True}
     raise ValueError(
         "The `mlp_dim` of transformers' DINOv2 follows from a whole `mlp_ratio`. Received: width="
         f"{config.width}, mlp_dim={config.block.mlp_dim}, swiglu={config.block.swiglu}. Save with "

@@ -355,6 +355,12 @@ COMMON: Rules = harmless(
     "torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache"
 ) | {"pruned_heads": Only(({},), "pruned attention heads")}
 
+
+def two_towers(names: str) -> Rules:
+    """Rules of a model of images and texts, which has each of them in a part of its own."""
+    return {**COMMON, **harmless(f"text_config vision_config {names}")}
+
+
 TIMM: Rules = {
     **COMMON,
     "global_pool": _POOL,

@@ -90,10 +90,7 @@ _SIGLIP_KEYS: keys.Rules = {
     **keys.harmless("vision_use_head"),
 }
 _SIGLIP_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
-_TWO_TOWERS: keys.Rules = {
-    **keys.COMMON,
-    **keys.harmless("text_config vision_config projection_dim"),
-}
+_TWO_TOWERS = keys.two_towers("projection_dim")
 
 
 def _siglip(config: Any) -> Fields:

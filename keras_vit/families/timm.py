@@ -48,12 +48,8 @@ NAMES: Names = {
         sized((96, 9, 3, 192), 16, SCALED, MAP, {"map_prefix_tokens": True}, _ONE, _TEST),
     ),
     **architectures("vit_{}_patch16_gap_224", "base", EXACT, GAP, {"num_heads": 16}),
-    **architectures(
-        "vit_{}_patch16_reg1_gap_256", "wee little medium betwixt", _SBB, _ONE
-    ),
-    **architectures(
-        "vit_{}_patch16_reg4_gap_256", "little medium mediumd betwixt", _SBB, _FOUR
-    ),
+    **architectures("vit_{}_patch16_reg1_gap_256", "wee little medium betwixt", _SBB, _ONE),
+    **architectures("vit_{}_patch16_reg4_gap_256", "little medium mediumd betwixt", _SBB, _FOUR),
     **architectures("vit_{}_patch16_reg4_gap_256", "base", EXACT, GAP, NORM_LAST, _FOUR),
     **architectures("vit_{}_patch16_reg1_gap_256", "so150m2", _SBB, NO_QKV_BIAS, _ONE),
     **architectures("vit_{}_patch16_reg4_gap_256", "so150m", EXACT, GAP, _FOUR),
@@ -66,9 +62,7 @@ NAMES: Names = {
     **architectures("vit_{}_patch16_36x1_224", "small", SCALED, {"depth": 36}),
     **architectures("vit_{}_patch16_plus_240", "base", _PLUS),
     **architectures("vit_{}_patch32_plus_256", "base", _PLUS),
-    **architectures(
-        "naflexvit_{}_patch16_gap", "base", _SBB, _FOUR, _NAFLEX, settings=_RESIZE
-    ),
+    **architectures("naflexvit_{}_patch16_gap", "base", _SBB, _FOUR, _NAFLEX, settings=_RESIZE),
     **architectures(
         "naflexvit_{}_patch16_map", "base", SCALED, MAP, _ONE, _NAFLEX, settings=_RESIZE
     ),
@@ -172,38 +166,28 @@ def _splits_gate(config: ViTConfig) -> bool:
     )
 
 
-def _products() -> tuple[Rule, ...]:
-    """Queries, keys and values: one layer, one with separate biases, or three layers."""
-    theirs = f"{BLOCK}.attn"
-    kernels = tuple(f"{theirs}.{part}_proj.weight" for part in "qkv")
-    return (
-        Rule("block_{i}/attention/qkv/kernel", kernels, rules.LINEAR, written=_splits_products),
-        *parts.dense("block_{i}/attention/qkv", f"{theirs}.qkv"),
-        *(
-            rule
-            for part in ("query", "value")
-            for rule in (
-                Rule(
-                    f"block_{{i}}/attention/{part}_bias",
-                    (f"{theirs}.{part[0]}_proj.bias",),
-                    written=_splits_products,
-                ),
-                Rule(f"block_{{i}}/attention/{part}_bias", (f"{theirs}.{part[0]}_bias",)),
-            )
-        ),
-    )
-
-
 BLOCK = "blocks.{i}"
+_ATTENTION = f"{BLOCK}.attn"
+_KERNELS = tuple(f"{_ATTENTION}.{part}_proj.weight" for part in "qkv")
 _BLOCKS = (
     *parts.norm("embedding_norm", "norm_pre"),
     *parts.norm("block_{i}/attention_norm", f"{BLOCK}.norm1"),
-    *_products(),
-    *parts.norm("block_{i}/attention/query_norm", f"{BLOCK}.attn.q_norm"),
-    *parts.norm("block_{i}/attention/key_norm", f"{BLOCK}.attn.k_norm"),
-    Rule("block_{i}/attention/position_bias", (f"{BLOCK}.attn.relative_position_bias_table",)),
-    *parts.norm("block_{i}/attention/norm", f"{BLOCK}.attn.norm"),
-    *parts.dense("block_{i}/attention/output", f"{BLOCK}.attn.proj"),
+    # Queries, keys and values: one layer, one with separate biases, or three layers.
+    Rule("block_{i}/attention/qkv/kernel", _KERNELS, rules.LINEAR, written=_splits_products),
+    *parts.dense("block_{i}/attention/qkv", f"{_ATTENTION}.qkv"),
+    Rule(
+        "block_{i}/attention/query_bias", (f"{_ATTENTION}.q_proj.bias",), written=_splits_products
+    ),
+    Rule("block_{i}/attention/query_bias", (f"{_ATTENTION}.q_bias",)),
+    Rule(
+        "block_{i}/attention/value_bias", (f"{_ATTENTION}.v_proj.bias",), written=_splits_products
+    ),
+    Rule("block_{i}/attention/value_bias", (f"{_ATTENTION}.v_bias",)),
+    *parts.norm("block_{i}/attention/query_norm", f"{_ATTENTION}.q_norm"),
+    *parts.norm("block_{i}/attention/key_norm", f"{_ATTENTION}.k_norm"),
+    Rule("block_{i}/attention/position_bias", (f"{_ATTENTION}.relative_position_bias_table",)),
+    *parts.norm("block_{i}/attention/norm", f"{_ATTENTION}.norm"),
+    *parts.dense("block_{i}/attention/output", f"{_ATTENTION}.proj"),
     Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.gamma_1",), written=_has_gammas),
     Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.ls1.gamma",)),
     *parts.norm("block_{i}/mlp_norm", f"{BLOCK}.norm2"),

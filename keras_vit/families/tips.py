@@ -43,8 +43,7 @@ MODEL_TYPES = {
         layouts=("transformers_tipsv2",),
     ),
     "tipsv2": keys.ModelType(
-        {**keys.COMMON, **keys.harmless("text_config vision_config temperature_init_value")},
-        images="tipsv2_vision_model",
+        keys.two_towers("temperature_init_value"), images="tipsv2_vision_model"
     ),
 }
 PROCESSORS = {"Tipsv2": keys.Processor(2, {"height": 448, "width": 448}, True, None, _IMAGES)}
