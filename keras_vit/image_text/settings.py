@@ -18,7 +18,7 @@ from keras_vit.families.clip import (
 from keras_vit.families.keys import TextType
 from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json, refusing
-from keras_vit.weights.sidecar import CONFIG, KeyReader
+from keras_vit.weights.sidecar import CONFIG, Sidecar
 from keras_vit.weights.timm_settings import timm_settings
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -69,7 +69,7 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
         return content
 
 
-def _settled(reader: KeyReader, path: pathlib.Path) -> dict[str, Any]:
+def _settled(reader: Sidecar, path: pathlib.Path) -> dict[str, Any]:
     """Fields that a file sets.
 
     Raises:
@@ -94,7 +94,7 @@ def _read_transformers(folder: pathlib.Path) -> Settings:
             f"{path}: model_type = {str(model_type)[:80]!r} is no model of images and texts that "
             f"is known here: {', '.join(_TYPES)}."
         )
-    reader = KeyReader()
+    reader = Sidecar()
     stated = reader.part(config, "text_config")
     again = reader.part(config, "text_config_dict")
     if again:  # it overrides the other, with its defaults
@@ -128,12 +128,12 @@ def _positive(
 
 def _read_open_clip(folder: pathlib.Path) -> Settings:
     path = folder / OPEN_CLIP_CONFIG
-    content, reader = _read_config(path), KeyReader()
+    content, reader = _read_config(path), Sidecar()
     model = reader.part(content, "model_cfg")
     parts = reader.part(model, "text_cfg"), reader.part(model, "vision_cfg")
     pixels = reader.part(content, "preprocess_cfg")
     reader.read(model, OPEN_CLIP_KEYS, f"{path.name}: model_cfg")
-    text_reader, image_reader = KeyReader(), KeyReader()
+    text_reader, image_reader = Sidecar(), Sidecar()
     text_reader.read(parts[0], OPEN_CLIP_TEXT_KEYS, f"{path.name}: text_cfg")
     image_reader.read(parts[1], OPEN_CLIP_IMAGE_KEYS, f"{path.name}: vision_cfg")
     shared = {"gelu": "exact", **_settled(reader, path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -49,6 +50,7 @@ def check_shape(path: pathlib.Path, name: str, shape: Sequence[int]) -> None:
         )
 
 
+@dataclasses.dataclass(eq=False)
 class ArrayFile:
     """The named arrays of a file. Opening reads only names, shapes and types.
 
@@ -57,34 +59,24 @@ class ArrayFile:
         kind: `"npz"` or `"safetensors"`.
         entries: Shape and type by name.
         read_raw: Reads an array by name, in the type that it has in the file.
-        verify: Reads the bytes of every array in bounded memory; raises if some are damaged.
+        check_bytes: Reads the bytes of every array in bounded memory; raises if some are damaged.
         close: Closes the file.
         metadata: Strings in the header of the file.
     """
 
-    def __init__(
-        self,
-        path: pathlib.Path,
-        kind: str,
-        entries: dict[str, Entry],
-        read_raw: Callable[[str], np.ndarray],
-        verify: Callable[[], None],
-        close: Callable[[], None],
-        metadata: dict[str, str],
-    ):
-        self.path = path
-        self.kind = kind
-        self.entries = entries
-        self.metadata = metadata
-        self.read_raw = read_raw
-        self._verify = verify
-        self._close = close
+    path: pathlib.Path
+    kind: str
+    entries: dict[str, Entry]
+    read_raw: Callable[[str], np.ndarray]
+    check_bytes: Callable[[], None]
+    close: Callable[[], None]
+    metadata: dict[str, str]
 
     def __enter__(self) -> ArrayFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close()
+        self.close()
 
     def read(self, name: str) -> np.ndarray:
         """Reads one array as float32.
@@ -129,7 +121,7 @@ class ArrayFile:
             CheckpointError: If bytes are missing, or differ from their checksum.
         """
         with refusing(self.path, kind=CheckpointError):
-            self._verify()
+            self.check_bytes()
 
 
 def _to_float32(array: np.ndarray, dtype: str) -> np.ndarray:

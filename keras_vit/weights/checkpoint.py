@@ -21,7 +21,7 @@ from keras_vit.weights.layout_search import (
     plain_names,
 )
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
-from keras_vit.weights.sizes import guess_variant, read_sizes, size
+from keras_vit.weights.sizes import grid_of, guess_variant, read_sizes, size
 from keras_vit.weights.timm_settings import timm_pixels
 
 # Patches of an image that a file asks for: a model has constants for each, or for each two of them.
@@ -131,7 +131,7 @@ class Checkpoint:
     def sidecar(self) -> Sidecar:
         """Content of the sidecar files; the official projects publish none."""
         if self.file.kind == "npz":
-            return Sidecar({})
+            return Sidecar()
         return read_sidecar(self.file.path, self.layout)
 
     @property
@@ -274,48 +274,37 @@ class Checkpoint:
         found = [Refusal(f"the arrays have {what}") for what in foreign_features(unknown)]
         if found:  # what the file leaves open does not matter then
             return (*found, *(each for each in self.sidecar.refusals if not each.open))
-        found += self.sidecar.refusals
-        found += self._too_many_patches()
-        if self.layout.is_resnet:
-            return tuple(found)
+        of_vit = () if self.layout.is_resnet else self._refusals_of_vit()
+        return (*self.sidecar.refusals, *self._too_many_patches(), *of_vit)
+
+    def _refusals_of_vit(self) -> Iterator[Refusal]:
+        """Where the arrays disagree with the sidecar files, and what both leave open."""
         for where, field, value in self.sidecar.sizes:
             ours = self.sizes.get(field)
             wanted = (value, value) if isinstance(ours, tuple) and type(value) is int else value
-            if ours is not None and tuple(_listed(wanted)) != tuple(_listed(ours)):
-                found.append(
-                    Refusal(
-                        f"{where} = {value!r:.80}, the arrays have {ours}: it is of another model"
-                    )
+            if ours is not None and _listed(wanted) != _listed(ours):
+                yield Refusal(
+                    f"{where} = {value!r:.80}, the arrays have {ours}: it is of another model"
                 )
-        settings = self.settings
-        if "max_num_patches" in settings and not self._has_patch_vectors:
-            origin = settings["max_num_patches"].origin
-            found.append(
-                Refusal(
-                    f"{origin}: images of any aspect ratio, the arrays are for images of one size"
-                )
+        options = self.options
+        if "max_num_patches" in options and not self._has_patch_vectors:
+            origin = self.settings["max_num_patches"].origin
+            yield Refusal(
+                f"{origin}: images of any aspect ratio, the arrays are for images of one size"
             )
-        if self.sizes and "position_embedding" not in settings:
-            found.append(
-                Refusal(
-                    "the arrays have no position embedding, so positions are rotary, relative or "
-                    "none, and the file does not say",
-                    ("position_embedding",),
-                    open=True,
-                )
+        if self.sizes and "position_embedding" not in options:
+            yield Refusal(
+                "the arrays have no position embedding, so positions are rotary, relative or "
+                "none, and the file does not say",
+                ("position_embedding",),
+                open=True,
             )
-        rms = "norm" in settings and settings["norm"].value == "rms"
+        rms = options.get("norm") == "rms"
         if not rms and self.find("encoder_norm/gamma") and not self.find("encoder_norm/beta"):
-            found.append(
-                Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
-            )
-        values = self.options
-        found += (
-            Refusal(each.text, each.fields, open=True)
-            for each in self.layout.unsaid
-            if each.told not in self.sidecar.settings and each.holds(values, self.entries)
-        )
-        return tuple(found)
+            yield Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
+        for each in self.layout.unsaid:
+            if each.told not in self.sidecar.settings and each.holds(options, self.entries):
+                yield Refusal(each.text, each.fields, open=True)
 
     def _too_many_patches(self) -> Iterator[Refusal]:
         """Sizes of images for which the tables of positions alone would take gigabytes."""
@@ -337,7 +326,7 @@ class Checkpoint:
 
     def keep_size(self) -> None:
         """Leaves out the size of the preprocessing: images have that of the positions."""
-        self.sidecar = self.sidecar._replace(input_size=None)
+        self.sidecar.input_size = None
 
     def position_tables(
         self,
@@ -372,15 +361,8 @@ class Checkpoint:
 
     def _grid_of(self, image_size: tuple[int, int]) -> tuple[int, int] | None:
         """Patches along (height, width) of images of a size."""
-        sizes = self.sizes
-        if "patch_size" not in sizes or 0 in sizes["patch_size"]:
-            return None
-        stride = sizes["stem"].stride if "stem" in sizes else 1
-        rows, columns = (  # a stem rounds its maps up
-            -(-pixels // stride) // patch
-            for pixels, patch in zip(image_size, sizes["patch_size"], strict=True)
-        )
-        return rows, columns
+        patch_size = self.sizes.get("patch_size", (0, 0))
+        return None if 0 in patch_size else grid_of(image_size, patch_size, self.sizes.get("stem"))
 
     def _split_rows(
         self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None

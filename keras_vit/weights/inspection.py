@@ -14,6 +14,7 @@ from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.sidecar import Setting
+from keras_vit.weights.sizes import grid_of, pixels_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +60,10 @@ class FileInfo:
         """Pixels along (height, width) that its positions are for, if known."""
         if self.grid is None or self.patch_size is None:
             return None
-        stem = self.sizes.get("stem")
-        if stem is not None and self.stated_size is not None:
-            rows, columns = stem.map_size(self.stated_size)
-            patch = self.patch_size
-            if (rows // patch[0], columns // patch[1]) == self.grid:
-                return self.stated_size  # maps are rounded up, so the grid does not tell
-        stride = 1 if stem is None else stem.stride
-        rows, columns = self.patch_size
-        return self.grid[0] * rows * stride, self.grid[1] * columns * stride
+        stem, stated = self.sizes.get("stem"), self.stated_size
+        if stem is not None and stated and grid_of(stated, self.patch_size, stem) == self.grid:
+            return stated  # maps are rounded up, so the grid does not tell
+        return pixels_of(self.grid, self.patch_size, stem)
 
     @property
     def patch_size(self) -> tuple[int, int] | None:
@@ -190,10 +186,8 @@ def find_size(
     if info.input_size is None or config.any_size or config.takes_patches or other_patches:
         return Setting(size, origin)
     (height, width), origin = info.input_size
-    stride = 1 if config.stem is None else config.stem.stride
-    step = config.patch_size[0] * stride, config.patch_size[1] * stride
-    rows, columns = -(-height // stride), -(-width // stride)  # a stem rounds its maps up
-    patches = rows // config.patch_size[0], columns // config.patch_size[1]
+    step = pixels_of((1, 1), config.patch_size, config.stem)
+    patches = grid_of((height, width), config.patch_size, config.stem)
     if patches != dataclasses.replace(config, image_size=size).grid:
         size = height - height % step[0], width - width % step[1]
     if 0 in size:
@@ -216,12 +210,7 @@ def _position_size(config: ViTConfig, info: FileInfo, chosen: Collection[str]) -
     stem = info.sizes.get("stem")
     if config.stem is not None and stem is not None and stem.stages == config.stem.stages:
         return info.image_size or config.image_size
-    stride = 1 if config.stem is None else config.stem.stride
-    rows, columns = (
-        patches * patch * stride
-        for patches, patch in zip(info.grid, config.patch_size, strict=True)
-    )
-    return rows, columns
+    return pixels_of(info.grid, config.patch_size, config.stem)
 
 
 def _for_channels(preprocessing: Preprocessing, channels: int, info: FileInfo) -> Preprocessing:

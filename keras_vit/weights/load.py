@@ -17,7 +17,7 @@ from keras_vit.resize import block_table, resize_patch_kernel, resize_positions
 from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, explain, make_plan
+from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, compare, explain
 from keras_vit.weights.sidecar import Setting
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class LoadReport:
     path: str
     layout: str
     loaded: tuple[str, ...]
-    resized: dict[str, str]
-    fresh: tuple[str, ...]
-    left_out: tuple[str, ...]
+    resized: dict[str, str] = dataclasses.field(default_factory=dict)
+    fresh: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     settings: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     differs: tuple[str, ...] = ()
     licence: str | None = None
@@ -220,7 +220,8 @@ def load_checkpoint(
         CheckpointError: If the file is damaged.
         CheckpointMismatchError: If it does not fit the model.
     """
-    plan = make_plan(model, checkpoint, grid, resize_patches, position_resize)
+    plan = Plan(model, checkpoint, grid, resize_patches, position_resize)
+    compare(plan)
     if plan.problems:
         raise CheckpointMismatchError(explain(plan))
     arrays = {path: _read(plan, path) for path in plan.parts}
@@ -289,19 +290,15 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
         value = field_value(config, field)
         if field in ("rope", "image_size") and value is None:
             continue
-        if field == "image_size" and isinstance(config, ViTConfig) and _is_open(config):
-            continue
+        is_vit = isinstance(config, ViTConfig)
+        if field == "image_size" and is_vit and (config.any_size or config.takes_patches):
+            continue  # images have no size of their own
         if field == "position_resize":
             value = plan.resize_method
             if plan.position_resize is None:
                 origin = stated.get(field, "the file's project")
         found[field] = (value, origin)
     return found
-
-
-def _is_open(config: ViTConfig) -> bool:
-    """Whether images of a model have no size of their own."""
-    return config.any_size or config.takes_patches
 
 
 def _differences(plan: Plan) -> Iterator[str]:

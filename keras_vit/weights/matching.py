@@ -114,21 +114,17 @@ class Plan:
         # timm resizes both by one method, in FlexiViT another than elsewhere.
         return "bilinear" if stated == "bilinear" else self.checkpoint.layout.resize_patches
 
+    def refuse(self, kind: str, text: str, *names: str) -> None:
+        """Adds a `Problem`."""
+        self.problems.append(Problem(kind, text, names))
 
-def make_plan(
-    model: Model,
-    checkpoint: Checkpoint,
-    grid: tuple[int, int] | None = None,
-    resize_patches: bool = False,
-    position_resize: str | None = None,
-) -> Plan:
-    """Compares a model with a checkpoint; the arguments are those of `Plan`."""
-    plan = Plan(model, checkpoint, grid, resize_patches, position_resize)
+
+def compare(plan: Plan) -> None:
+    """Compares the model of a plan with its checkpoint, and adds what it finds to the plan."""
     _match(plan)
     _check_constants(plan)
     _check_rest(plan)
     _check_heads(plan)
-    return plan
 
 
 def config_of(model: Model) -> ViTConfig | ResNetConfig:
@@ -172,8 +168,7 @@ def _match(plan: Plan) -> None:
         if is_new or (path == "head/bias" and _lacks_bias(plan)):
             plan.fresh[path] = variable
         elif found is None:
-            text = f"the {layout.name} layout has no array for {path}"
-            plan.problems.append(Problem("missing", text))
+            plan.refuse("missing", f"the {layout.name} layout has no array for {path}")
         else:
             _match_one(plan, variable, *found)
 
@@ -184,7 +179,7 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
     if missing:
         names = ", ".join(repr(plan.checkpoint.original(key)) for key in missing)
         text = f"{names}, for {path} {tuple(variable.shape)}"
-        plan.problems.append(Problem("missing", text, tuple(map(plan.checkpoint.original, keys))))
+        plan.refuse("missing", text, *map(plan.checkpoint.original, keys))
         return
     shapes = rule.file_shapes(tuple(variable.shape), field_value(plan.config, "num_heads", 1))
     if path == POSITIONS:
@@ -202,11 +197,10 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
 def _check_entry(plan: Plan, path: str, key: str, shape: Shape) -> None:
     entry, name = plan.checkpoint.entries[key], plan.checkpoint.original(key)
     if entry.dtype not in FLOATS:
-        text = f"{name!r} holds {entry.dtype} values, not floats"
-        plan.problems.append(Problem("wrong type", text, (name,)))
+        plan.refuse("wrong type", f"{name!r} holds {entry.dtype} values, not floats", name)
     if _squeezed(entry.shape) != _squeezed(shape):
         text = f"{name!r} is {entry.shape}, but {path} needs {tuple(shape)}"
-        plan.problems.append(Problem("misshapen", text, (name,)))
+        plan.refuse("misshapen", text, name)
 
 
 def _squeezed(shape: Shape) -> Shape:
@@ -221,17 +215,17 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     entry = plan.checkpoint.entries[key]
     rows = position_rows(entry)
     if len(tables) != 1:
-        plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
+        _refuse_positions(plan, key, rows, tables, config.grid)
         return entry.shape
     plan.table = tables[0]
     grid = plan.table.grid
     if grid != config.grid and config.takes_patches:
-        text = (
+        plan.refuse(
+            "misshapen",
             f"the {rows} positions of {plan.checkpoint.original(key)!r} are a grid of "
             f"{grid[0]} x {grid[1]}, the model's table {config.grid[0]} x {config.grid[1]}; it is "
-            "resampled for each image, so leave input_shape and image_size out"
+            "resampled for each image, so leave input_shape and image_size out",
         )
-        plan.problems.append(Problem("misshapen", text))
     elif grid != config.grid:
         plan.resized[POSITIONS] = (
             f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} positions "
@@ -250,17 +244,16 @@ def _match_block_table(
     tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
     if len(tables) != 1:
-        rows = size(entry, -2)
-        plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
+        _refuse_positions(plan, key, size(entry, -2), tables, config.grid)
         return entry.shape
     plan.table = tables[0]
     square = plan.table.grid[0] == plan.table.grid[1]
     if not square and plan.checkpoint.layout.square_grids:
-        text = (
+        plan.refuse(
+            "other positions",
             f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
-            f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there"
+            f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there",
         )
-        plan.problems.append(Problem("other positions", text))
     if plan.table.grid == config.grid:
         return expected
     (rows, columns), (height, width) = plan.table.grid, config.grid
@@ -270,27 +263,27 @@ def _match_block_table(
     return kind.count_rows(plan.table.grid, config.class_token), expected[-1]
 
 
-def _position_problem(
+def _refuse_positions(
     plan: Plan, key: str, rows: int, tables: list[PositionTable], model_grid: tuple[int, int]
-) -> Problem:
+) -> None:
     name = plan.checkpoint.original(key)
     if tables:
         ways = " or ".join(
             f"{num_tokens} rows for tokens and a grid of {grid[0]} x {grid[1]}"
             for num_tokens, grid in tables
         )
-        text = (
-            f"the {rows} rows of {name!r} can be {ways}; pass grid=(rows, columns) to load_weights"
-        )
-        return Problem("ambiguous", text, (name,))
+        advice = "pass grid=(rows, columns) to load_weights"
+        plan.refuse("ambiguous", f"the {rows} rows of {name!r} can be {ways}; {advice}", name)
+        return
     tokens = " or ".join(map(str, sorted(plan.checkpoint.possible_token_rows())))
     wanted = plan.grid or model_grid
-    text = (
+    plan.refuse(
+        "misshapen",
         f"the {rows} rows of {name!r}, {tokens} of them for tokens, are no grid of "
         f"{wanted[0]} x {wanted[1]}{'' if plan.grid else ' and no square'}; pass the file's "
-        "grid=(rows, columns) to load_weights"
+        "grid=(rows, columns) to load_weights",
+        name,
     )
-    return Problem("misshapen", text, (name,))
 
 
 def _match_patches(
@@ -331,11 +324,8 @@ def _lacks_bias(plan: Plan) -> bool:
 def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
     """Whether the file has the layer before a fresh head."""
     entry = plan.checkpoint.find("pre_logits/bias")
-    return (
-        path.startswith("pre_logits/")
-        and entry is not None
-        and (size(entry, -1) == variable.shape[-1])
-    )
+    fits = entry is not None and size(entry, -1) == variable.shape[-1]
+    return fits and path.startswith("pre_logits/")
 
 
 def _check_constants(plan: Plan) -> None:
@@ -347,13 +337,13 @@ def _check_constants(plan: Plan) -> None:
         (key,) = found[1]
         name, entry = plan.checkpoint.original(key), plan.checkpoint.entries.get(key)
         if entry is None:
-            plan.problems.append(Problem("missing", f"{name!r} {value.shape}"))
+            plan.refuse("missing", f"{name!r} {value.shape}")
             continue
         plan.constants.add(key)
         same = entry.shape == value.shape  # within the rounding of 16 bits
         if not same or not np.allclose(plan.checkpoint.read(key), value, rtol=1e-2, atol=1e-6):
             text = f"{name!r} has other frequencies than its project publishes"
-            plan.problems.append(Problem("other positions", text, (name,)))
+            plan.refuse("other positions", text, name)
 
 
 def _check_rest(plan: Plan) -> None:
@@ -369,7 +359,7 @@ def _check_rest(plan: Plan) -> None:
         elif name not in explained:
             explained.add(name)  # a stack of blocks is reported once
             text = f"{name!r} {entry.shape}, for which the model has no variable"
-            plan.problems.append(Problem("unused", text, (name,)))
+            plan.refuse("unused", text, name)
 
 
 def _check_heads(plan: Plan) -> None:
@@ -377,11 +367,11 @@ def _check_heads(plan: Plan) -> None:
     stated = plan.checkpoint.options.get("num_heads")
     ours = field_value(plan.config, "num_heads", None)
     if plan.checkpoint.file.kind != "npz" and stated and ours and stated != ours:
-        text = (
+        plan.refuse(
+            "other heads",
             f"the file's config.json says {stated} attention heads, the model has {ours}; pass "
-            f"num_heads={stated}"
+            f"num_heads={stated}",
         )
-        plan.problems.append(Problem("other heads", text))
 
 
 def _may_be_left_out(plan: Plan, key: str) -> bool:

@@ -5,6 +5,7 @@ Each family of `keras_vit/families` has the table of its keys.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 import re
@@ -44,6 +45,7 @@ MODEL_TYPES = {name: kind for family in FAMILIES for name, kind in family.model_
 TIMM_MODELS = tuple(model for family in FAMILIES for model in family.timm_models)
 _DOUBTS = tuple(doubt for family in FAMILIES for doubt in family.doubts)
 
+_WRAPPER: Rules = {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
 _MAX_COUNT = 100_000  # of heads, pixels and the like
 _MIN_CROP = 1 / 16  # of the resized image; the smallest known is 0.8
 
@@ -74,8 +76,9 @@ class Refusal(NamedTuple):
     open: bool = False
 
 
-class Sidecar(NamedTuple):
-    """Settings that neither names nor shapes of a checkpoint tell.
+@dataclasses.dataclass
+class Sidecar:
+    """Settings that neither names nor shapes of a checkpoint tell, collected key by key.
 
     Args:
         settings: Fields of the configuration.
@@ -89,27 +92,14 @@ class Sidecar(NamedTuple):
             its model, if it says: the crop or size of transformers, or timm's `input_size`.
     """
 
-    settings: dict[str, Setting]
+    settings: dict[str, Setting] = dataclasses.field(default_factory=dict)
     image_size: tuple[int, int] | None = None
-    sizes: tuple[tuple[str, str, Any], ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    sizes: list[tuple[str, str, Any]] = dataclasses.field(default_factory=list)
+    refusals: list[Refusal] = dataclasses.field(default_factory=list)
     licence: str | None = None
     timm_name: str | None = None
     class_names: tuple[str, ...] = ()
     input_size: Setting | None = None
-
-
-class KeyReader:
-    """Collects what the keys of sidecar files say: settings, sizes and refusals."""
-
-    def __init__(self) -> None:
-        self.settings: dict[str, Setting] = {}
-        self.sizes: list[tuple[str, str, Any]] = []
-        self.refusals: list[Refusal] = []
-        self.image_size: tuple[int, int] | None = None
-        self.input_size: Setting | None = None
-        self.licence: str | None = None
-        self.timm_name: str | None = None
 
     def refuse(self, text: str, *fields: str, open: bool = False) -> None:
         self.refusals.append(Refusal(text, fields, open))
@@ -205,38 +195,30 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     Returns:
         What they say, and what the name in the path of a downloaded file of timm says.
     """
-    reader = KeyReader()
-    config = _load(path.with_name(CONFIG), reader)
+    sidecar = Sidecar()
+    config = _load(path.with_name(CONFIG), sidecar)
     if {"recipe", "versions"} <= config.keys():
         config = {}  # settings of a run of `keras-vit train`
-    processor = _load(path.with_name(PREPROCESSOR), reader)
+    processor = _load(path.with_name(PREPROCESSOR), sidecar)
     if "architecture" in config or "pretrained_cfg" in config or "model_args" in config:
-        _read_timm(config, reader, path, layout.name)
+        _read_timm(config, sidecar, path, layout.name)
     else:
         if layout.project == "timm":
             found = name_in_path(path)
-            _use_name(found, "the address", reader)
-            reader.doubt("the address", found)
+            _use_name(found, "the address", sidecar)
+            sidecar.doubt("the address", found)
         if config:
-            _read_transformers(config, reader, layout.name)
+            _read_transformers(config, sidecar, layout.name)
     if processor:
-        _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
+        _add_images(transformers_preprocessing, processor, PREPROCESSOR, sidecar)
         known = find_processor(processor)
-        if reader.input_size is None:  # `config.json` comes first
-            reader.input_size = _input_size(processor)
+        if sidecar.input_size is None:  # `config.json` comes first
+            sidecar.input_size = _input_size(processor)
         if known is not None:
             stated = {key: processor[key] for key in known.rules if key in processor}
-            reader.read({**known.defaults, **stated}, known.rules, PREPROCESSOR)
-    return Sidecar(
-        reader.settings,
-        reader.image_size,
-        tuple(reader.sizes),
-        tuple(reader.refusals),
-        reader.licence,
-        reader.timm_name,
-        _class_names(config),
-        reader.input_size,
-    )
+            sidecar.read({**known.defaults, **stated}, known.rules, PREPROCESSOR)
+    sidecar.class_names = _class_names(config)
+    return sidecar
 
 
 def _input_size(processor: dict[str, Any]) -> Setting | None:
@@ -266,7 +248,7 @@ def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
 
 def model_type_of(path: pathlib.Path) -> str | None:
     """What `config.json` in the folder of a checkpoint says that it is, for messages."""
-    config = _load(path.with_name(CONFIG), KeyReader())
+    config = _load(path.with_name(CONFIG), Sidecar())
     names = (config.get(key) for key in ("architecture", "model_type"))
     return next((name[:80] for name in names if isinstance(name, str)), None)
 
@@ -275,7 +257,7 @@ def _add_images(
     read: Callable[[dict[str, Any]], Preprocessing],
     fields: dict[str, Any],
     where: str,
-    reader: KeyReader,
+    sidecar: Sidecar,
 ) -> None:
     """Takes the preprocessing of images, or says why not; `config.json` comes first."""
     try:
@@ -286,66 +268,61 @@ def _add_images(
         if found.crop_ratio is not None and found.crop_ratio < _MIN_CROP:
             raise ValueError(f"images of {1 / found.crop_ratio:.3g} times the size of the crop")
     except CheckpointError as error:
-        reader.refuse(str(error), "preprocessing", open=True)
+        sidecar.refuse(str(error), "preprocessing", open=True)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         text = f"{where}: the preprocessing of images is not understood ({_short(str(error))})"
-        reader.refuse(text, "preprocessing", open=True)
+        sidecar.refuse(text, "preprocessing", open=True)
     else:
-        if "preprocessing" not in reader.settings:
-            reader.set("preprocessing", found, where)
+        if "preprocessing" not in sidecar.settings:
+            sidecar.set("preprocessing", found, where)
 
 
-def _read_timm(config: dict[str, Any], reader: KeyReader, path: pathlib.Path, layout: str) -> None:
+def _read_timm(config: dict[str, Any], sidecar: Sidecar, path: pathlib.Path, layout: str) -> None:
     """Reads a configuration of timm, also within transformers' TimmWrapper."""
-    pretrained = reader.part(config, "pretrained_cfg") if "pretrained_cfg" in config else None
-    args = reader.part(config, "model_args")
+    pretrained = sidecar.part(config, "pretrained_cfg") if "pretrained_cfg" in config else None
+    args = sidecar.part(config, "model_args")
     name = config.get("architecture", (pretrained or {}).get("architecture"))
     if name is None:
         name = name_in_path(path)
     elif not isinstance(name, str):
-        reader.refuse(f"{CONFIG}: architecture = {_short(name)} is no name")
+        sidecar.refuse(f"{CONFIG}: architecture = {_short(name)} is no name")
         name = None
-    _use_name(name, f"{CONFIG}: architecture", reader)
+    _use_name(name, f"{CONFIG}: architecture", sidecar)
     notes = (pretrained or {}).get("notes")
     if notes is not None:
-        reader.doubt(f"{CONFIG}: pretrained_cfg: notes", name, notes)
+        sidecar.doubt(f"{CONFIG}: pretrained_cfg: notes", name, notes)
     if pretrained is None:  # before timm 0.9 in one level
         pretrained = {key: config[key] for key in config if key in TIMM_PRETRAINED}
         config = {key: config[key] for key in config if key not in TIMM_PRETRAINED}
     rules = next((model.rules for model in TIMM_MODELS if layout in model.layouts), TIMM_ARGS)
     pool = {"global_pool": rules["global_pool"]}
-    reader.read(pretrained, {**TIMM_PRETRAINED, **pool}, f"{CONFIG}: pretrained_cfg")
-    reader.read(config, {**TIMM, **_wrapper_rules(config), **pool}, CONFIG)
-    reader.read(args, rules, f"{CONFIG}: model_args")
+    sidecar.read(pretrained, {**TIMM_PRETRAINED, **pool}, f"{CONFIG}: pretrained_cfg")
+    # What transformers' TimmWrapper writes, too.
+    wrapper = _WRAPPER if config.get("model_type") == "timm_wrapper" else {}
+    sidecar.read(config, {**TIMM, **wrapper, **pool}, CONFIG)
+    sidecar.read(args, rules, f"{CONFIG}: model_args")
     if isinstance(pretrained.get("license"), str):
-        reader.licence = pretrained["license"][:80]
+        sidecar.licence = pretrained["license"][:80]
     if "mean" in pretrained:
         images = {**pretrained, OWN: config.get(OWN)}
-        _add_images(timm_preprocessing, images, f"{CONFIG}: pretrained_cfg", reader)
+        _add_images(timm_preprocessing, images, f"{CONFIG}: pretrained_cfg", sidecar)
 
 
-def _wrapper_rules(config: dict[str, Any]) -> Rules:
-    """Rules of the other keys that transformers' TimmWrapper writes."""
-    if config.get("model_type") != "timm_wrapper":
-        return {}
-    return {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
-
-
-def _use_name(name: str | None, where: str, reader: KeyReader) -> None:
+def _use_name(name: str | None, where: str, sidecar: Sidecar) -> None:
     """Takes the settings of a name of timm."""
     if name is None:
         return
     name, tag = name.partition(".")[0], name
     settings = timm_settings(name)
     if settings is None:
-        reader.refuse(
+        sidecar.refuse(
             f"{where} names {name!r}: {other_blocks(name) or 'no model that this package knows'}",
             "gelu", "norm_epsilon", "num_heads", "pooling", open=other_blocks(name) is None,
         )  # fmt: skip
-    else:
-        reader.timm_name = tag
-    for field, value in (settings or {}).items():
-        reader.set(field, value, f"timm's {name}")
+        return
+    sidecar.timm_name = tag
+    for field, value in settings.items():
+        sidecar.set(field, value, f"timm's {name}")
 
 
 def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True) -> str | None:
@@ -354,7 +331,7 @@ def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True)
     return next(fitting, None)
 
 
-def _read_transformers(config: dict[str, Any], reader: KeyReader, layout: str) -> None:
+def _read_transformers(config: dict[str, Any], sidecar: Sidecar, layout: str) -> None:
     """Reads a configuration of transformers; of two towers, that of the images."""
     where, name = CONFIG, config.get("model_type")
     again: dict[str, Any] = {}
@@ -362,14 +339,14 @@ def _read_transformers(config: dict[str, Any], reader: KeyReader, layout: str) -
         images = type_of(layout)
         if name is None:
             name = next((name for name, kind in MODEL_TYPES.items() if kind.images == images), None)
-        both = _find_type(name, where, reader)
+        both = _find_type(name, where, sidecar)
         if both is None:
             return
-        reader.read(config, both.rules, CONFIG)
-        again = reader.part(config, "vision_config_dict")
-        config, where = reader.part(config, "vision_config"), f"{CONFIG}: vision_config"
+        sidecar.read(config, both.rules, CONFIG)
+        again = sidecar.part(config, "vision_config_dict")
+        config, where = sidecar.part(config, "vision_config"), f"{CONFIG}: vision_config"
         name = config.get("model_type", both.images)
-    kind = _find_type(type_of(layout) if name is None else name, where, reader)
+    kind = _find_type(type_of(layout) if name is None else name, where, sidecar)
     if kind is None:
         return
     if again:  # it overrides the other, with its defaults
@@ -377,20 +354,20 @@ def _read_transformers(config: dict[str, Any], reader: KeyReader, layout: str) -
     for key, value in kind.defaults.items():
         rule = kind.rules[key]
         if key not in config and isinstance(rule, Sets):
-            reader.follow(rule, value, f"the default of transformers for {name}")
+            sidecar.follow(rule, value, f"the default of transformers for {name}")
     gated = kind.gate is not None and config.get(kind.gate[0])
     activation = {"hidden_act": kind.gate[1]} if kind.gate is not None and gated else {}
-    reader.read(config, {**kind.rules, **activation}, where)
+    sidecar.read(config, {**kind.rules, **activation}, where)
 
 
-def _find_type(name: Any, where: str, reader: KeyReader) -> ModelType | None:
+def _find_type(name: Any, where: str, sidecar: Sidecar) -> ModelType | None:
     kind = MODEL_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        reader.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")
+        sidecar.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")
     return kind
 
 
-def _load(path: pathlib.Path, reader: KeyReader) -> dict[str, Any]:
+def _load(path: pathlib.Path, sidecar: Sidecar) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}
@@ -398,7 +375,9 @@ def _load(path: pathlib.Path, reader: KeyReader) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
-        reader.refuse(f"{path.name} next to it cannot be read ({str(error)[:200]}). Fetch it again")
+        sidecar.refuse(
+            f"{path.name} next to it cannot be read ({str(error)[:200]}). Fetch it again"
+        )
         return {}
     return content
 

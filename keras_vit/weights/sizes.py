@@ -73,6 +73,22 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     return sizes
 
 
+def grid_of(
+    image_size: tuple[int, int], patch_size: tuple[int, int], stem: ResNetStem | None
+) -> tuple[int, int]:
+    """Patches along (height, width) of images; a stem rounds its feature maps up."""
+    height, width = image_size if stem is None else stem.map_size(image_size)
+    return height // patch_size[0], width // patch_size[1]
+
+
+def pixels_of(
+    grid: tuple[int, int], patch_size: tuple[int, int], stem: ResNetStem | None
+) -> tuple[int, int]:
+    """Pixels along (height, width) of a grid of patches, on the feature maps of a stem."""
+    stride = 1 if stem is None else stem.stride
+    return grid[0] * patch_size[0] * stride, grid[1] * patch_size[1] * stride
+
+
 def guess_variant(sizes: dict[str, Any]) -> str | None:
     """Finds the variant of these sizes, or `None` if the table has none."""
     for name, config in VARIANTS.items():

@@ -15,6 +15,7 @@ from keras_vit.errors import CheckpointMismatchError, printable
 from keras_vit.resize import BLOCK_TABLES
 from keras_vit.weights.formats import check_weights_file
 from keras_vit.weights.load import STATED, LoadReport, check_finite
+from keras_vit.weights.sizes import pixels_of
 
 if TYPE_CHECKING:
     from keras_vit.runtime.model import Model
@@ -32,10 +33,10 @@ def read_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """
     import h5py
 
+    check_weights_file(path)
     shapes: dict[str, tuple[int, ...]] = {}
-
-    def visit(layers: h5py.Group) -> None:
-        for key, layer in layers.items():
+    with h5py.File(path) as file:
+        for key, layer in file.get("layers", {}).items():
             name = layer["vars"].attrs.get("name", key) if "vars" in layer else key
 
             def add(rest: str, item: Any, name: str = name) -> None:
@@ -43,10 +44,6 @@ def read_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
                     shapes[f"{name}/{rest}"] = item.shape
 
             layer.visititems(add)
-
-    check_weights_file(path)
-    with h5py.File(path) as file:
-        visit(file.get("layers", {}))
     return shapes
 
 
@@ -75,12 +72,7 @@ def config_of_file(
         changes["pre_logits"] = shapes.get("pre_logits/vars/1", (None,))[-1]
         grid = _grid_in(shapes, config, path)
         if grid != config.grid:
-            stride = 1 if config.stem is None else config.stem.stride
-            rows, columns = (
-                patches * patch * stride
-                for patches, patch in zip(grid, config.patch_size, strict=True)
-            )
-            changes["image_size"] = rows, columns
+            changes["image_size"] = pixels_of(grid, config.patch_size, config.stem)
     return dataclasses.replace(config, **changes)
 
 
@@ -141,15 +133,12 @@ def load_keras_weights(
             f"{os.fspath(path)} has {found} weights, and the model {len(model.weights)}. Pass "
             "the options that the model in the file was made with, such as `depth` and `classes`."
         )
-    stated = {
-        field: (
-            field_value(model.config, field),
-            "the caller" if field in chosen else "the architecture",
-        )
-        for field in STATED
-        if field in field_names(model.config)
-    }
-    taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
+    stated = {}
+    for field in STATED:
+        if field in field_names(model.config):
+            origin = "the caller" if field in chosen else "the architecture"
+            stated[field] = field_value(model.config, field), origin
+    taken = [field for field in stated if field not in chosen]
     _LOGGER.warning(
         "%s holds weights alone. The file does not contain these settings, so the architecture's "
         "defaults are used: %s. Pass them if the model was made with others, or save it as a "
@@ -161,9 +150,6 @@ def load_keras_weights(
         path=os.fspath(path),
         layout="keras",
         loaded=tuple(variable.path for variable in model.weights),
-        resized={},
-        fresh=(),
-        left_out=(),
         settings=stated,
     )
     return model.load_report
