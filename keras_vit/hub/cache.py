@@ -22,12 +22,7 @@ from collections.abc import Sequence
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir, write_atomically
 from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
-from keras_vit.hub.checked_download import (
-    download_checked,
-    find_fault,
-    hash_file,
-    locked,
-)
+from keras_vit.hub.checked_download import download_checked, find_fault, hash_file, locked
 from keras_vit.hub.download import discard, facts_path, read_facts
 from keras_vit.hub.repositories import NotCachedError, fetch_from_hub
 from keras_vit.weights.sharded_file import index_name, read_index
@@ -120,7 +115,11 @@ def _fetch_url(text: str, download: bool, rehash: bool) -> pathlib.Path:
     path = _cache_folder().joinpath(*cache_name(url).parts)
     if not path.is_file():
         if is_offline() or not download:
-            raise NotCachedError(_offline_message(text, path))
+            raise NotCachedError(
+                f"{text} is not in the cache, and KERAS_VIT_OFFLINE forbids to download it. Unset "
+                f"KERAS_VIT_OFFLINE, or copy the file to {path}. KERAS_VIT_CACHE names another "
+                "cache."
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path):
@@ -166,13 +165,6 @@ def _local_file(text: str) -> pathlib.Path:
     return path
 
 
-def _offline_message(address: str, path: pathlib.Path) -> str:
-    return (
-        f"{address} is not in the cache, and KERAS_VIT_OFFLINE forbids to download it. Unset "
-        f"KERAS_VIT_OFFLINE, or copy the file to {path}. KERAS_VIT_CACHE names another cache."
-    )
-
-
 def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
     earlier = read_facts(path, Record)
     record = _record_of(part, address)
@@ -199,16 +191,14 @@ def _check(
     record = read_facts(recorded_at, Record)
     status = path.stat()
     if record is None:
-        fault = find_fault(path, path.name, sha256)
-        if fault is None:
-            _write_record(recorded_at, _record_of(path, address))
+        is_new, fault = True, find_fault(path, path.name, sha256)
     else:
+        is_new = rehash or (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
         fault = _find_record_fault(record, address, sha256)
-        changed = (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
-        if fault is None and (changed or rehash):
+        if fault is None and is_new:
             fault = find_fault(path, path.name, record.sha256, record.size)
-            if fault is None:  # the same bytes, copied
-                _write_record(recorded_at, _record_of(path, address))
+    if fault is None and is_new:  # or the same bytes, copied
+        _write_record(recorded_at, _record_of(path, address))
     if fault is not None:
         raise DownloadError(
             f"{path} is not the file that it should be: {fault}. Delete {path.resolve()}, to have "
@@ -226,9 +216,8 @@ def _find_record_fault(record: Record, address: str, sha256: str | None) -> str 
 
 def _same_file(first: str, second: str) -> bool:
     """Whether two addresses mean one file, as `gs://` and `https://` ones can."""
-    if first.startswith("hf://") or second.startswith("hf://"):
-        return first.startswith("hf://") and second.startswith("hf://")  # keyed by commit
-    return download_url(first) == download_url(second)
+    of_hub = [address.startswith("hf://") for address in (first, second)]
+    return all(of_hub) if any(of_hub) else download_url(first) == download_url(second)
 
 
 def _record_of(path: pathlib.Path, address: str) -> Record:

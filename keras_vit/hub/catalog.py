@@ -20,9 +20,9 @@ from keras_vit.weights.timm_settings import timm_pixels, timm_settings
 
 def _cards(published: Published) -> Iterator[Card]:
     origin, publisher = published.origin, published.origin.publisher
-    for row in published.files:
-        file = File(*row)
+    for file in (File(*row) for row in published.files):
         size, classes = file.image_size, origin.classes
+        measured = file.measured or origin.measured or publisher.measured
         yield Card(
             file.variant,
             f"{publisher.prefix}{published.tag}" + ("" if size == 224 else f"_{size}"),
@@ -37,9 +37,7 @@ def _cards(published: Published) -> Iterator[Card]:
             licence=origin.licence,
             source=publisher.page.format(file.name),
             top1=file.top1,
-            top1_source=(file.measured or origin.measured or publisher.measured)
-            if file.top1
-            else None,
+            top1_source=measured if file.top1 else None,
             mebibytes=file.mebibytes,
             note=origin.note,
         )

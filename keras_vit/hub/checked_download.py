@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import pathlib
@@ -15,8 +16,6 @@ from keras_vit.hub.download import discard, download
 from keras_vit.hub.progress import progress_line
 from keras_vit.reading import open_regular
 from keras_vit.weights.formats import open_file
-
-_CHUNK = 1 << 20  # bytes read at a time
 
 
 def download_checked(url: str, part: pathlib.Path, name: str) -> None:
@@ -79,11 +78,9 @@ def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
 
 def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
     """Hashes the bytes of a file in bounded memory; returns hexadecimal digits."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
     with open_regular(path) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
+        return hashlib.file_digest(file, new).hexdigest()
 
 
 @contextlib.contextmanager

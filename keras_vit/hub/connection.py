@@ -46,13 +46,14 @@ class SpeedWatch:
     Attributes:
         received: Bytes that the download has received, to be updated by it.
         problem: Why the connection was ended, or `None`.
+        socket: The socket to end, once there is one.
     """
 
     def __init__(self, deadline: float):
         self.deadline = deadline
         self.received = 0
         self.problem: str | None = None
-        self._socket: socket.socket | None = None
+        self.socket: socket.socket | None = None
         self._is_over = threading.Event()
 
     def __enter__(self) -> SpeedWatch:
@@ -61,10 +62,6 @@ class SpeedWatch:
 
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
-
-    def connected(self, connected: socket.socket) -> None:
-        """Takes the socket to end."""
-        self._socket = connected
 
     def _watch(self) -> None:
         before = 0
@@ -76,9 +73,9 @@ class SpeedWatch:
                     f"the server sends less than {LEAST_SENT:,} bytes in {WINDOW:g} seconds"
                 )
             before = self.received
-            if self.problem and self._socket is not None:
+            if self.problem and self.socket is not None:
                 with contextlib.suppress(OSError):  # the other thread wakes up and finds the end
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+                    socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
 
 class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
@@ -94,7 +91,7 @@ class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         class Connection(http_class):
             def connect(self) -> None:
                 super().connect()
-                watch.connected(self.sock)
+                watch.socket = self.sock
 
         return super().do_open(Connection, req, **options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TextIO
 
 from keras_vit.errors import printable
 
@@ -20,12 +19,11 @@ class ProgressLine:
 
     Args:
         name: Name of the file.
-        stream: Stream to write to; `None` takes standard error.
     """
 
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = printable(name)
-        self.stream = stream or sys.stderr
+        self.stream = sys.stderr
         self.is_terminal = self.stream.isatty()
         self.started = self.shown = time.monotonic()
         self.start: int | None = None
@@ -45,11 +43,8 @@ class ProgressLine:
 
     def _write(self, done: int, total: int | None, now: float, end: str) -> None:
         self.shown = now
-        text = f"{self.name}: {done / _MEBIBYTE:.1f}"
-        if total:
-            text += f" of {total / _MEBIBYTE:.1f} MiB, {done / total:.0%}"
-        else:
-            text += " MiB"
+        of_all = f" of {total / _MEBIBYTE:.1f} MiB, {done / total:.0%}" if total else " MiB"
+        text = f"{self.name}: {done / _MEBIBYTE:.1f}{of_all}"
         fetched = done - (self.start or 0)
         if fetched and now > self.started:
             text += f", {fetched / _MEBIBYTE / (now - self.started):.1f} MiB/s"

@@ -33,10 +33,6 @@ class MissingFileError(DownloadError):
     """A repository on the hub that has no such file."""
 
 
-class _MissingFileError(Exception):
-    """A repository without the file."""
-
-
 class _UnreachableError(Exception):
     """A file that is not in the cache, and no answer of the hub about it."""
 
@@ -73,7 +69,7 @@ class _Repository:
             offline: Whether only the cache is used.
 
         Raises:
-            _MissingFileError: If the repository has no such file.
+            MissingFileError: If the repository has no such file.
             _UnreachableError: If it is not in the cache, and the hub does not answer.
             DownloadError: If the hub refuses it, or the download fails.
         """
@@ -84,11 +80,10 @@ class _Repository:
             if line:
                 line.update(0, None)
             with self._bars():
-                path = pathlib.Path(
-                    self._client.hf_hub_download(
-                        self.name, **wanted, local_files_only=is_offline, library_name="keras-vit"
-                    )
+                found = self._client.hf_hub_download(
+                    self.name, **wanted, local_files_only=is_offline, library_name="keras-vit"
                 )
+            path = pathlib.Path(found)
             if line:
                 line.finish(path.stat().st_size)
             return path
@@ -100,15 +95,14 @@ class _Repository:
     @contextlib.contextmanager
     def _bars(self) -> Iterator[None]:
         """Hides the client's bars where ours are; afterwards they are as they were."""
-        bars = self._utils
-        if progress_line("") is not None or bars.are_progress_bars_disabled():
-            yield
-            return
-        bars.disable_progress_bars()
+        hides = progress_line("") is None and not self._utils.are_progress_bars_disabled()
         try:
+            if hides:
+                self._utils.disable_progress_bars()
             yield
         finally:
-            bars.enable_progress_bars()
+            if hides:
+                self._utils.enable_progress_bars()
 
     def _progress_line(self, filename: str, revision: str) -> ProgressLine | None:
         """A progress line for a log, where the client shows nothing; a terminal has its bar."""
@@ -147,7 +141,7 @@ class _Repository:
                 "it private. Check the name; for a private one log in with `hf auth login`."
             )
         if isinstance(cause, errors.EntryNotFoundError) or status in (404, 410):
-            return _MissingFileError(filename)
+            return MissingFileError(filename)
         is_unknown = "CERTIFICATE_VERIFY_FAILED" in told
         if is_unknown or (is_unreachable and status in (0, 408, 429, *range(500, 600))):
             advice = "Check the connection"
@@ -219,11 +213,12 @@ def fetch_from_hub(
             f"{address} is not in the cache of the Hugging Face client, and {error}, or pass the "
             "path of a file."
         ) from error
-    except _MissingFileError as error:
+    except MissingFileError as error:
         files = repository.list_files()
-        raise MissingFileError(_missing_message(address, str(error), files)) from error
+        raise MissingFileError(_missing_message(address, error.args[0], files)) from error
     if path.suffix == ".safetensors" or shards:
-        _fetch_sidecar_files(repository, filename, path, (*NAMES, *beside))
+        for name in (*NAMES, *beside):
+            _fetch_sidecar_file(repository, filename, path, name)
     return [(each, _published_hash(each)) for each in (path, *shards)]
 
 
@@ -231,32 +226,28 @@ def _fetch_first(repository: _Repository, filename: str) -> tuple[str, pathlib.P
     """Fetches the file of an address, or where it names none and there is none, the index."""
     try:
         return filename, repository.fetch(filename)
-    except (_MissingFileError, _UnreachableError) as error:
+    except (MissingFileError, _UnreachableError) as error:
         if repository.filename is not None:
             raise
+        index = f"{DEFAULT_FILE}.index.json"
         try:  # without the hub, what is in the cache
-            is_offline = isinstance(error, _UnreachableError)
-            index = f"{DEFAULT_FILE}.index.json"
-            return index, repository.fetch(index, offline=is_offline)
-        except (_MissingFileError, _UnreachableError):
+            return index, repository.fetch(index, offline=isinstance(error, _UnreachableError))
+        except (MissingFileError, _UnreachableError):
             raise error from None
 
 
-def _fetch_sidecar_files(
-    repository: _Repository, filename: str, path: pathlib.Path, names: Sequence[str]
+def _fetch_sidecar_file(
+    repository: _Repository, filename: str, path: pathlib.Path, name: str
 ) -> None:
-    for name in names:
-        try:
-            repository.fetch_beside(path, filename, name)
-        except _MissingFileError:
-            continue
-        except (DownloadError, _UnreachableError) as error:
-            if repository.offline:
-                continue  # it was not fetched before
-            raise DownloadError(
-                f"{name}, the sidecar file of {filename} in {repository.name}, could not be "
-                f"downloaded: {error}"
-            ) from error
+    try:
+        repository.fetch_beside(path, filename, name)
+    except (DownloadError, _UnreachableError) as error:
+        if isinstance(error, MissingFileError) or repository.offline:
+            return  # there is none, or it was not fetched before
+        raise DownloadError(
+            f"{name}, the sidecar file of {filename} in {repository.name}, could not be "
+            f"downloaded: {error}"
+        ) from error
 
 
 def _published_hash(path: pathlib.Path) -> str | None:

@@ -190,28 +190,19 @@ class Checkpoint:
             layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
             pooling=self._pooling(class_token and not after),
         )
+        learned = has("position_embedding/embedding") is not None
         if self._block_table is not None:
-            learned = "learned_" if has("position_embedding/embedding") is not None else ""
-            options["position_embedding"] = f"{learned}{self._block_table.kind}"
+            kind = self._block_table.kind
+            options["position_embedding"] = f"learned_{kind}" if learned else kind
             options["position_resize"] = self.layout.resize_block_tables
-        elif has("position_embedding/embedding") is not None:
-            options["position_embedding"] = "learned"
-        elif self.layout.no_positions:
-            options["position_embedding"] = self.layout.no_positions
+        elif learned or self.layout.no_positions:
+            options["position_embedding"] = "learned" if learned else self.layout.no_positions
         tables = self.position_tables()
-        prefixed = class_token or options["num_registers"]
-        if tables and prefixed and has("position_embedding/embedding") is not None:
-            tokens = max(table.num_tokens for table in tables)
-            options["position_on_class_token"] = tokens > 0
+        if tables and learned and (class_token or options["num_registers"]):
+            options["position_on_class_token"] = any(table.num_tokens for table in tables)
         if self.file.kind != "npz" and self.sizes:
             options.update(self._switches())
         return {**options, **self.layout.settings(has, self.sizes)}
-
-    @property
-    def _has_patch_vectors(self) -> bool:
-        """Whether patches come as vectors: of images of any aspect ratio."""
-        kernel = self.find("patch_encoder/projection/kernel")
-        return self.layout.reads_vectors and kernel is not None and len(kernel.shape) == 2
 
     def _switches(self) -> dict[str, Any]:
         """Switches of newer ViTs that arrays tell, as they are there or not."""
@@ -287,7 +278,9 @@ class Checkpoint:
                     f"{where} = {value!r:.80}, the arrays have {ours}: it is of another model"
                 )
         options = self.options
-        if "max_num_patches" in options and not self._has_patch_vectors:
+        kernel = self.find("patch_encoder/projection/kernel")
+        vectors = self.layout.reads_vectors and kernel is not None and len(kernel.shape) == 2
+        if "max_num_patches" in options and not vectors:
             origin = self.settings["max_num_patches"].origin
             yield Refusal(
                 f"{origin}: images of any aspect ratio, the arrays are for images of one size"

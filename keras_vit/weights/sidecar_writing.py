@@ -69,10 +69,12 @@ def _describe_transformers(
 ) -> dict[str, Fields]:
     model_type = type_of(layout.name, lambda kind: kind.holds(config)) or ""
     kind = MODEL_TYPES[model_type]
-    if kind.square and (_is_oblong(config.image_size) or _is_oblong(_patch_size(config))):
+    patch_size = config.patch_size if isinstance(config, ViTConfig) else None
+    sizes = [size for size in (config.image_size, patch_size) if size is not None]
+    if kind.square and any(height != width for height, width in sizes):
         raise ValueError(
             f"{kind.headless} of transformers takes square images and patches. Received: "
-            f"image_size={config.image_size}, patch_size={_patch_size(config)}."
+            f"image_size={config.image_size}, patch_size={patch_size}."
         )
     name = kind.headless if config.classes is None else kind.head
     if name is None:
@@ -83,9 +85,9 @@ def _describe_transformers(
         fields = {"model_type": kind.parent, "vision_config": fields}
     content = {"architectures": [name], **fields}
     if config.classes is not None and kind.labels:
-        names = dict(enumerate(class_names or (f"LABEL_{i}" for i in range(config.classes))))
-        content["id2label"] = {str(number): label for number, label in names.items()}
-        content["label2id"] = {label: number for number, label in names.items()}
+        names = list(class_names or (f"LABEL_{i}" for i in range(config.classes)))
+        content["id2label"] = {str(number): label for number, label in enumerate(names)}
+        content["label2id"] = {label: number for number, label in enumerate(names)}
     return {CONFIG: content, PREPROCESSOR: _transformers_images(config, kind)}
 
 
@@ -124,14 +126,6 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, tuple):
         return value
     return value[0] if len(set(value)) == 1 else list(value)
-
-
-def _is_oblong(size: tuple[int, int] | None) -> bool:
-    return size is not None and size[0] != size[1]
-
-
-def _patch_size(config: Config) -> tuple[int, int] | None:
-    return config.patch_size if isinstance(config, ViTConfig) else None
 
 
 # Fields that tell models of timm's other classes apart, which have names alone.
@@ -179,7 +173,8 @@ def _timm_name(config: Config) -> str:
         theirs = find_config(name)
         if not isinstance(theirs, ViTConfig):
             continue
-        own = replace_fields(theirs, **_settings_of(name, theirs))
+        known, settings = field_names(theirs), timm_settings(name) or {}
+        own = replace_fields(theirs, **{key: settings[key] for key in settings if key in known})
         if all(field_value(own, field) == field_value(config, field) for field in _TELLING):
             return name
     raise ValueError(
@@ -187,11 +182,6 @@ def _timm_name(config: Config) -> str:
         "of any aspect ratio by name alone, and none has these sizes and options. Save the model "
         "with `model.save`."
     )
-
-
-def _settings_of(name: str, config: Config) -> Fields:
-    fields = field_names(config)
-    return {key: value for key, value in (timm_settings(name) or {}).items() if key in fields}
 
 
 def _timm_images(images: Preprocessing, channels: int) -> Fields:
