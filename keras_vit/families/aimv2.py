@@ -96,9 +96,7 @@ HF_AIMV2 = parts.torch_layout(
     (
         *parts.patches("embeddings.patch_embed"),
         *pairs("patch_norm", "embeddings.rms_norm", _GAMMA),
-        Rule(
-            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
-        ),
+        parts.POSITIONS,
         *_blocks(when=("swiglu", True)),
         # Of models with a text tower.
         Rule("pooling/probe", ("head.cls_token",)),
@@ -143,7 +141,8 @@ TEXT_TYPES = {
 _HF_TEXT = rules.Layout(
     "transformers_aimv2",
     (
-        *parts.text_embeddings(),
+        parts.TOKENS,
+        parts.POSITIONS,
         *_blocks(),
         Rule("projection/kernel", ("text_projection.weight",), rules.LINEAR),
         *parts.LOGITS,

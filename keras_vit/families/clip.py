@@ -131,12 +131,8 @@ DOUBTS = (
 # The image tower of CLIP and its relatives; the head is the projection.
 _HF_IMAGES = (
     Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
-    Rule(
-        "patch_encoder/projection/kernel",
-        ("embeddings.patch_embedding.weight",),
-        rules.CONVOLUTION,
-    ),
-    Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE),
+    parts.conv("patch_encoder/projection", "embeddings.patch_embedding"),
+    parts.POSITIONS,
     *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
     *siglip_blocks(),
 )
@@ -192,7 +188,7 @@ OPEN_CLIP = rules.Layout(
     "open_clip",
     (
         Rule("class_token/token", ("visual.class_embedding",), rules.VECTOR),
-        Rule("patch_encoder/projection/kernel", ("visual.conv1.weight",), rules.CONVOLUTION),
+        parts.conv("patch_encoder/projection", "visual.conv1"),
         Rule("position_embedding/embedding", ("visual.positional_embedding",), rules.TABLE),
         *parts.norm("embedding_norm", "visual.ln_pre"),
         *open_clip_blocks("visual."),

@@ -148,15 +148,15 @@ DINOV2_KEYS: keys.Rules = {
     **keys.harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
 }
 DINOV2_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6}
+_DINOV2_TYPE = keys.ModelType(
+    DINOV2_KEYS, DINOV2_DEFAULTS, gate=("use_swiglu_ffn", keys.HARMLESS),
+    layouts=("transformers_dinov2",), headless="Dinov2Model", head="Dinov2ForImageClassification",
+    more=_dinov2,
+)  # fmt: skip
 MODEL_TYPES = {
-    "dinov2": keys.ModelType(
-        DINOV2_KEYS, DINOV2_DEFAULTS, gate=("use_swiglu_ffn", keys.HARMLESS),
-        layouts=("transformers_dinov2",), headless="Dinov2Model",
-        head="Dinov2ForImageClassification", more=_dinov2,
-    ),
-    "dinov2_with_registers": keys.ModelType(
-        DINOV2_KEYS, DINOV2_DEFAULTS, gate=("use_swiglu_ffn", keys.HARMLESS),
-        layouts=("transformers_registers",), headless="Dinov2WithRegistersModel",
+    "dinov2": _DINOV2_TYPE,
+    "dinov2_with_registers": dataclasses.replace(
+        _DINOV2_TYPE, layouts=("transformers_registers",), headless="Dinov2WithRegistersModel",
         head="Dinov2WithRegistersForImageClassification",
         more=lambda config: {**_dinov2(config), "num_register_tokens": config.num_registers},
     ),
@@ -202,15 +202,6 @@ _DINOV2_RULES = (
     *parts.norm("encoder_norm", "layernorm"),
     *parts.dense("head", "classifier"),  # of the class token and the mean of the patches
 )
-_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
-_DINOV2_PARTS: dict[str, Any] = {
-    "pooling": "token_gap",
-    "in_memory": parts.attention_in_memory("encoder.layer.{i}"),
-    "others": ("embeddings\\.mask_token$",),
-    "unprefixed": ("classifier\\.",),
-    "zeros": lambda config: {"embeddings.mask_token": (1, config.width)},
-    "lacks": (rules.ALL_OR_NONE,),
-}
 
 
 def _dinov3_zeros(config: Any) -> dict[str, tuple[int, ...]]:
@@ -225,19 +216,23 @@ def _is_dinov2(config: Any) -> bool:
 HF_DINOV2 = parts.torch_layout(
     "transformers_dinov2",
     _DINOV2_RULES,
-    _DINOV2_OPTIONS,
+    {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE},
     writes=lambda config: _is_dinov2(config) and not config.num_registers,
+    pooling="token_gap",
+    lacks=(rules.ALL_OR_NONE,),
+    in_memory=parts.attention_in_memory("encoder.layer.{i}"),
     prefixes=("", "dinov2."),
-    **_DINOV2_PARTS,
+    others=("embeddings\\.mask_token$",),
+    unprefixed=("classifier\\.",),
+    zeros=lambda config: {"embeddings.mask_token": (1, config.width)},
 )
-HF_REGISTERS = parts.torch_layout(
-    "transformers_registers",
-    (*_DINOV2_RULES, Rule("registers/token", ("embeddings.register_tokens",))),
-    _DINOV2_OPTIONS,
+HF_REGISTERS = dataclasses.replace(
+    HF_DINOV2,
+    name="transformers_registers",
+    rules=(*_DINOV2_RULES, Rule("registers/token", ("embeddings.register_tokens",))),
     writes=lambda config: _is_dinov2(config) and config.num_registers,
     prefixes=("", "dinov2_with_registers."),
     resize="bicubic",  # antialiased, in this model alone
-    **_DINOV2_PARTS,
 )
 
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from keras_vit.families import keys
 from keras_vit.families.cards import Published
-from keras_vit.families.keys import (
-    Doubt,
-    Fields,
-    ModelType,
-    Processor,
-    TextType,
-    TimmModel,
-)
+from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name
 from keras_vit.families.preprocessing import TimmImages
 from keras_vit.families.rules import Layout
@@ -45,14 +39,14 @@ class Family:
     variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
     names: Mapping[str, Name] = dataclasses.field(default_factory=dict)
     cards: tuple[Published, ...] = ()
-    model_types: Mapping[str, ModelType] = dataclasses.field(default_factory=dict)
-    processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)
-    timm_models: tuple[TimmModel, ...] = ()
-    doubts: tuple[Doubt, ...] = ()
+    model_types: Mapping[str, keys.ModelType] = dataclasses.field(default_factory=dict)
+    processors: Mapping[str, keys.Processor] = dataclasses.field(default_factory=dict)
+    timm_models: tuple[keys.TimmModel, ...] = ()
+    doubts: tuple[keys.Doubt, ...] = ()
     layouts: tuple[Layout, ...] = ()
     features: tuple[tuple[str, str], ...] = ()
     timm_images: TimmImages = ()
     timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)
     text_layouts: tuple[Layout, ...] = ()
-    text_types: Mapping[str, TextType] = dataclasses.field(default_factory=dict)
+    text_types: Mapping[str, keys.TextType] = dataclasses.field(default_factory=dict)
     text_others: tuple[tuple[str, str], ...] = ()

@@ -36,15 +36,9 @@ SIZES = {
     "3b": (3072, 24, 24, 8192),
 }
 # The words for them in names of other projects.
-WORDS = {
-    **{size: size for size in SIZES},
-    "ti": "tiny",
-    "s": "small",
-    "m": "medium",
-    "b": "base",
-    "l": "large",
-    "h": "huge",
-}
+WORDS = {size: size for size in SIZES} | {
+    "ti": "tiny", "s": "small", "m": "medium", "b": "base", "l": "large", "h": "huge",
+}  # fmt: skip
 _OF_WORD = {word: SIZES[size] for size, word in WORDS.items()}
 
 EXACT: Fields = {"gelu": "exact"}

@@ -74,15 +74,9 @@ def split_products(
     )
 
 
-def text_embeddings() -> tuple[Rule, ...]:
-    """Tokens and positions of text towers in transformers."""
-    theirs = "embeddings.{}_embedding.weight".format
-    return (
-        Rule("token_embedding/embeddings", (theirs("token"),)),
-        Rule("position_embedding/embedding", (theirs("position"),), TABLE),
-    )
-
-
+# Positions of both towers of CLIP and its relatives in transformers, and tokens of text towers.
+POSITIONS = Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE)
+TOKENS = Rule("token_embedding/embeddings", ("embeddings.token_embedding.weight",))
 # Scale of the similarities in a model of images and texts, a logarithm, and their bias.
 LOGITS = (Rule("logit_scale", ("logit_scale",)), Rule("logit_bias", ("logit_bias",)))
 UNPREFIXED = ("logit_(scale|bias)$",)

@@ -162,7 +162,8 @@ def text_layout(name: str, *projection: Rule) -> rules.Layout:
     return rules.Layout(
         name,
         (
-            *parts.text_embeddings(),
+            parts.TOKENS,
+            parts.POSITIONS,
             *siglip_blocks("final_layer_norm"),
             *projection,
             *parts.LOGITS,
@@ -194,9 +195,7 @@ HF_SIGLIP = parts.torch_layout(
             when=("takes_patches", True),
         ),
         *parts.patches("embeddings.patch_embedding"),
-        Rule(
-            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
-        ),
+        parts.POSITIONS,
         *siglip_blocks(),
         Rule("pooling/probe", ("head.probe",)),
         *_joined("pooling/query", 0, 1),

@@ -56,7 +56,7 @@ class _Repository:
         self.forbids = "KERAS_VIT_OFFLINE" if offline else "HF_HUB_OFFLINE"
         self._errors, self._cache = errors, constants.HF_HUB_CACHE
         self._client: Any = huggingface_hub
-        self._utils = utils
+        self._utils: Any = utils
 
     def fetch(
         self, filename: str, revision: str | None = None, offline: bool = False

@@ -365,17 +365,17 @@ class Checkpoint:
             return self._split_block_table(grid, model_grid)
         if len(entry.shape) < 2:
             return []
+        known = grid if len(entry.shape) != 4 else (entry.shape[1], entry.shape[2])
         tables: list[PositionTable] = []
         for num_tokens in sorted(self.possible_token_rows()):
             rest = position_rows(entry) - num_tokens
             side = math.isqrt(max(rest, 0))
-            known = grid if len(entry.shape) != 4 else (entry.shape[1], entry.shape[2])
-            for candidate in [known] if known else [model_grid, (side, side)]:
-                if candidate and 0 < rest == candidate[0] * candidate[1]:
-                    table = PositionTable(num_tokens, (candidate[0], candidate[1]))
-                    if table not in tables:
-                        tables.append(table)
-        return tables
+            tables += (
+                PositionTable(num_tokens, (each[0], each[1]))
+                for each in ([known] if known else [model_grid, (side, side)])
+                if each and 0 < rest == each[0] * each[1]
+            )
+        return list(dict.fromkeys(tables))
 
     @cached_property
     def _block_table(self) -> BlockTable | None:

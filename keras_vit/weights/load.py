@@ -282,6 +282,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     """Settings of the loaded model, and where each comes from."""
     config = plan.config
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
+    is_open = isinstance(config, ViTConfig) and (config.any_size or config.takes_patches)
     found = {}
     for field in STATED:
         if field not in field_names(config):
@@ -290,8 +291,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
         value = field_value(config, field)
         if field in ("rope", "image_size") and value is None:
             continue
-        is_vit = isinstance(config, ViTConfig)
-        if field == "image_size" and is_vit and (config.any_size or config.takes_patches):
+        if field == "image_size" and is_open:
             continue  # images have no size of their own
         if field == "position_resize":
             value = plan.resize_method

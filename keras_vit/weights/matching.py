@@ -211,14 +211,11 @@ def _squeezed(shape: Shape) -> Shape:
 def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
     """Decides how the position table is split; returns the shape that it should have."""
     config = cast(ViTConfig, plan.config)  # a ResNet has no positions
-    tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
     rows = position_rows(entry)
-    if len(tables) != 1:
-        _refuse_positions(plan, key, rows, tables, config.grid)
+    grid = _find_grid(plan, key, rows, config.grid)
+    if grid is None:
         return entry.shape
-    plan.table = tables[0]
-    grid = plan.table.grid
     if grid != config.grid and config.takes_patches:
         plan.refuse(
             "misshapen",
@@ -241,32 +238,34 @@ def _match_block_table(
 ) -> Shape:
     """Notes how a table of distances is resized; returns the shape that it should have."""
     config = cast(ViTConfig, plan.config)
-    tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
-    if len(tables) != 1:
-        _refuse_positions(plan, key, size(entry, -2), tables, config.grid)
+    grid = _find_grid(plan, key, size(entry, -2), config.grid)
+    if grid is None:
         return entry.shape
-    plan.table = tables[0]
-    square = plan.table.grid[0] == plan.table.grid[1]
-    if not square and plan.checkpoint.layout.square_grids:
+    if grid[0] != grid[1] and plan.checkpoint.layout.square_grids:
         plan.refuse(
             "other positions",
-            f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
+            f"{plan.checkpoint.original(key)!r} is of a grid of {grid}, whose rows and "
             f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there",
         )
-    if plan.table.grid == config.grid:
+    if grid == config.grid:
         return expected
-    (rows, columns), (height, width) = plan.table.grid, config.grid
+    (rows, columns), (height, width) = grid, config.grid
     plan.resized[variable.path] = (
         f"distances in {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
     )
-    return kind.count_rows(plan.table.grid, config.class_token), expected[-1]
+    return kind.count_rows(grid, config.class_token), expected[-1]
 
 
-def _refuse_positions(
-    plan: Plan, key: str, rows: int, tables: list[PositionTable], model_grid: tuple[int, int]
-) -> None:
+def _find_grid(
+    plan: Plan, key: str, rows: int, model_grid: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The grid of a table of positions, which the plan keeps; `None` if it is not clear."""
     name = plan.checkpoint.original(key)
+    tables = plan.checkpoint.position_tables(plan.grid, model_grid)
+    if len(tables) == 1:
+        plan.table = tables[0]
+        return plan.table.grid
     if tables:
         ways = " or ".join(
             f"{num_tokens} rows for tokens and a grid of {grid[0]} x {grid[1]}"
@@ -274,7 +273,7 @@ def _refuse_positions(
         )
         advice = "pass grid=(rows, columns) to load_weights"
         plan.refuse("ambiguous", f"the {rows} rows of {name!r} can be {ways}; {advice}", name)
-        return
+        return None
     tokens = " or ".join(map(str, sorted(plan.checkpoint.possible_token_rows())))
     wanted = plan.grid or model_grid
     plan.refuse(
@@ -284,6 +283,7 @@ def _refuse_positions(
         "grid=(rows, columns) to load_weights",
         name,
     )
+    return None
 
 
 def _match_patches(

@@ -231,36 +231,32 @@ def file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
             f"The {layout.name} layout has no array for {', '.join(unnamed)}. Save in another "
             "layout, or build the model without them."
         )
-    arrays = {name: (shapes[name], _maker(parts, heads)) for name, parts in pieces.items()}
-    for key, shape in layout.zeros(config).items():
-        arrays[layout.original(key, layout.prefixes[0])] = (shape, _zeros(shape))
+    arrays: dict[str, Sized] = {
+        name: (shapes[name], functools.partial(_make, parts, heads))
+        for name, parts in pieces.items()
+    }
+    zeros = dict(layout.zeros(config))
     if config.head_bias is None and config.classes is not None:
         found = layout.find("head/bias", config)
         if found is not None:  # timm has zeros where CLIP has no bias
-            name = layout.original(found[1][0], layout.prefixes[0])
-            arrays[name] = ((config.classes,), _zeros((config.classes,)))
+            zeros[found[1][0]] = (config.classes,)
+    for key, shape in zeros.items():
+        name = layout.original(key, layout.prefixes[0])
+        arrays[name] = shape, functools.partial(np.zeros, shape, "float32")
     return arrays
 
 
-def _maker(parts: list[Piece], heads: int) -> Maker:
-    """Returns the function that makes an array from one variable, or from several."""
-
-    def make() -> np.ndarray:
-        ordered = sorted(parts, key=lambda part: part[0].rows[0])
-        arrays = [rule.to_file(value(), heads)[number] for rule, number, value in ordered]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=0)
-
-    return make
-
-
-def _zeros(shape: tuple[int, ...]) -> Maker:
-    return lambda: np.zeros(shape, "float32")
+def _make(parts: list[Piece], heads: int) -> np.ndarray:
+    """Makes an array from one variable, or from several."""
+    ordered = sorted(parts, key=lambda part: part[0].rows[0])
+    arrays = [rule.to_file(value(), heads)[number] for rule, number, value in ordered]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=0)
 
 
 def _values(model: Model, layout: Layout) -> dict[str, Sized]:
     """Lists the variables by path, with positions of class tokens where the layout has them."""
     values: dict[str, Sized] = {
-        variable.path: (tuple(variable.shape), _reader(variable))
+        variable.path: (tuple(variable.shape), functools.partial(_read, variable))
         for variable in model_variables(model)
     }
     config = config_of(model)
@@ -291,17 +287,17 @@ def _place_rows(values: dict[str, Sized], config: ViTConfig, positions: str) -> 
     if positions == "never" and config.position_on_class_token:
         values[POSITIONS] = ((1, rows - count, width), lambda: table()[:, count:])
         tokens = ("class_token/token", "distillation_token/token")[:count]
-        for number, path in enumerate(tokens):
+        for row, path in enumerate(tokens):
             shape, token = values[path]
-            values[path] = (shape, _sum(token, table, number))
+            values[path] = shape, functools.partial(_add_row, token, table, row)
 
 
-def _sum(token: Maker, table: Maker, row: int) -> Maker:
-    return lambda: token() + table()[:, row : row + 1]
+def _add_row(token: Maker, table: Maker, row: int) -> np.ndarray:
+    return token() + table()[:, row : row + 1]
 
 
-def _reader(variable: keras.Variable) -> Maker:
-    return lambda: np.asarray(variable.numpy(), "float32")
+def _read(variable: keras.Variable) -> np.ndarray:
+    return np.asarray(variable.numpy(), "float32")
 
 
 def write_npz(stream: BinaryIO, arrays: dict[str, Sized]) -> None:

@@ -73,22 +73,17 @@ def save_pretrained(
             f"Models of {layout} return logits. Received: classifier_activation="
             f"{config.classifier_activation!r}. Save the model with `model.save`."
         )
-    names = _check_names(class_names or model.class_names or (), config.classes)
+    names = list(map(str, class_names or model.class_names or ()))
+    if names and len(names) != (config.classes or 0):
+        raise ValueError(
+            f"`class_names` needs a name for each of the {config.classes or 0} outputs. Received: "
+            f"{len(names)} names."
+        )
     folder = pathlib.Path(folder).expanduser()
     contents = describe(config, find_layout(config, layout), names)
     check_free(folder / FILE, contents)
     write_file(model, folder / FILE, layout, contents, _check_readable)
     return folder
-
-
-def _check_names(class_names: Sequence[str], classes: int | None) -> list[str]:
-    names = list(map(str, class_names))
-    if names and len(names) != (classes or 0):
-        raise ValueError(
-            f"`class_names` needs a name for each of the {classes or 0} outputs. Received: "
-            f"{len(names)} names."
-        )
-    return names
 
 
 def _check_readable(path: pathlib.Path, config: ViTConfig | ResNetConfig) -> None:

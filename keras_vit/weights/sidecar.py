@@ -14,18 +14,7 @@ from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
-from keras_vit.families.keys import (
-    TIMM,
-    TIMM_ARGS,
-    TIMM_PRETRAINED,
-    Images,
-    ModelType,
-    Only,
-    Part,
-    Rules,
-    Sets,
-    Size,
-)
+from keras_vit.families import keys
 from keras_vit.families.rules import Layout
 from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json
@@ -45,7 +34,7 @@ MODEL_TYPES = {name: kind for family in FAMILIES for name, kind in family.model_
 TIMM_MODELS = tuple(model for family in FAMILIES for model in family.timm_models)
 _DOUBTS = tuple(doubt for family in FAMILIES for doubt in family.doubts)
 
-_WRAPPER: Rules = {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
+_WRAPPER: keys.Rules = {"do_pooling": keys.Only((True,), "tokens without pooling", "pooling")}
 _MAX_COUNT = 100_000  # of heads, pixels and the like
 _MIN_CROP = 1 / 16  # of the resized image; the smallest known is 0.8
 
@@ -107,7 +96,7 @@ class Sidecar:
     def set(self, field: str, value: Any, origin: str) -> None:
         self.settings[field] = Setting(value, origin)
 
-    def read(self, section: dict[str, Any], rules: Rules, name: str) -> None:
+    def read(self, section: dict[str, Any], rules: keys.Rules, name: str) -> None:
         """Applies the rules to every key of a part of a file."""
         for key, value in section.items():
             where = f"{name}: {key}"
@@ -118,16 +107,16 @@ class Sidecar:
                 )
                 continue
             rule = rules[key]
-            if isinstance(rule, Sets):
+            if isinstance(rule, keys.Sets):
                 self.follow(rule, value, where)
-            elif isinstance(rule, Only) and not _is_one_of(value, (None, *rule.values)):
+            elif isinstance(rule, keys.Only) and not _is_one_of(value, (None, *rule.values)):
                 fields = (rule.field,) if rule.field else ()
                 self.refuse(f"{where} = {_short(value)}: {rule.feature}", *fields)
-            elif isinstance(rule, Size) and value is not None:
+            elif isinstance(rule, keys.Size) and value is not None:
                 self.sizes.append((where, rule.field, value))
-            elif isinstance(rule, Part):
+            elif isinstance(rule, keys.Part):
                 self.read(self.part(section, key), rule.rules, where)
-            elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
+            elif isinstance(rule, keys.Images) and key in ("image_size", "img_size", "input_size"):
                 self._read_image_size(value, where)
                 if key == "input_size" and value is not None and self.image_size is not None:
                     self.input_size = Setting(self.image_size, where)
@@ -148,7 +137,7 @@ class Sidecar:
             if name is not None and re.fullmatch(doubt.names, name):
                 self.refuse(f"{where}: {doubt.text.format(name)}", doubt.field)
 
-    def follow(self, rule: Sets, value: Any, where: str) -> None:
+    def follow(self, rule: keys.Sets, value: Any, where: str) -> None:
         if value is None:
             return  # the default
         if isinstance(rule.values, type):
@@ -292,14 +281,14 @@ def _read_timm(config: dict[str, Any], sidecar: Sidecar, path: pathlib.Path, lay
     if notes is not None:
         sidecar.doubt(f"{CONFIG}: pretrained_cfg: notes", name, notes)
     if pretrained is None:  # before timm 0.9 in one level
-        pretrained = {key: config[key] for key in config if key in TIMM_PRETRAINED}
-        config = {key: config[key] for key in config if key not in TIMM_PRETRAINED}
-    rules = next((model.rules for model in TIMM_MODELS if layout in model.layouts), TIMM_ARGS)
+        pretrained = {key: config[key] for key in config if key in keys.TIMM_PRETRAINED}
+        config = {key: config[key] for key in config if key not in keys.TIMM_PRETRAINED}
+    rules = next((model.rules for model in TIMM_MODELS if layout in model.layouts), keys.TIMM_ARGS)
     pool = {"global_pool": rules["global_pool"]}
-    sidecar.read(pretrained, {**TIMM_PRETRAINED, **pool}, f"{CONFIG}: pretrained_cfg")
+    sidecar.read(pretrained, {**keys.TIMM_PRETRAINED, **pool}, f"{CONFIG}: pretrained_cfg")
     # What transformers' TimmWrapper writes, too.
     wrapper = _WRAPPER if config.get("model_type") == "timm_wrapper" else {}
-    sidecar.read(config, {**TIMM, **wrapper, **pool}, CONFIG)
+    sidecar.read(config, {**keys.TIMM, **wrapper, **pool}, CONFIG)
     sidecar.read(args, rules, f"{CONFIG}: model_args")
     if isinstance(pretrained.get("license"), str):
         sidecar.licence = pretrained["license"][:80]
@@ -325,7 +314,7 @@ def _use_name(name: str | None, where: str, sidecar: Sidecar) -> None:
         sidecar.set(field, value, f"timm's {name}")
 
 
-def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True) -> str | None:
+def type_of(layout: str, holds: Callable[[keys.ModelType], bool] = lambda kind: True) -> str | None:
     """Name of the first model type of a layout, of those for which a function holds."""
     fitting = (name for name, kind in MODEL_TYPES.items() if layout in kind.layouts and holds(kind))
     return next(fitting, None)
@@ -353,14 +342,14 @@ def _read_transformers(config: dict[str, Any], sidecar: Sidecar, layout: str) ->
         config = {**config, **kind.defaults, **again}
     for key, value in kind.defaults.items():
         rule = kind.rules[key]
-        if key not in config and isinstance(rule, Sets):
+        if key not in config and isinstance(rule, keys.Sets):
             sidecar.follow(rule, value, f"the default of transformers for {name}")
     gated = kind.gate is not None and config.get(kind.gate[0])
     activation = {"hidden_act": kind.gate[1]} if kind.gate is not None and gated else {}
     sidecar.read(config, {**kind.rules, **activation}, where)
 
 
-def _find_type(name: Any, where: str, sidecar: Sidecar) -> ModelType | None:
+def _find_type(name: Any, where: str, sidecar: Sidecar) -> keys.ModelType | None:
     kind = MODEL_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         sidecar.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")

@@ -18,17 +18,8 @@ from keras_vit.config import (
     field_value,
     replace_fields,
 )
-from keras_vit.families.keys import (
-    COMMON,
-    TIMM_ARGS,
-    Fields,
-    Images,
-    ModelType,
-    Only,
-    Rules,
-    Sets,
-    Size,
-)
+from keras_vit.families import keys
+from keras_vit.families.keys import Fields
 from keras_vit.families.rules import Layout
 from keras_vit.variants import NAMES, find_config
 from keras_vit.weights.image_processors import (
@@ -79,7 +70,7 @@ def _describe_transformers(
     name = kind.headless if config.classes is None else kind.head
     if name is None:
         raise ValueError(f"transformers has no {kind.headless} with a head that is known here.")
-    rules = {key: rule for key, rule in kind.rules.items() if key not in COMMON}
+    rules = {key: rule for key, rule in kind.rules.items() if key not in keys.COMMON}
     fields = {"model_type": model_type, **_stated(rules, config), **kind.more(config)}
     if config.classes is not None and kind.parent:
         fields = {"model_type": kind.parent, "vision_config": fields}
@@ -91,22 +82,22 @@ def _describe_transformers(
     return {CONFIG: content, PREPROCESSOR: _transformers_images(config, kind)}
 
 
-def _stated(rules: Rules, config: Config) -> Fields:
+def _stated(rules: keys.Rules, config: Config) -> Fields:
     """Values of the keys that have a rule, which state fields of the configuration."""
     fields: Fields = {}
     for key, rule in rules.items():
-        if isinstance(rule, Sets) and field_value(config, rule.field, None) is not None:
+        if isinstance(rule, keys.Sets) and field_value(config, rule.field, None) is not None:
             fields[key] = _theirs(rule, field_value(config, rule.field), key)
-        elif isinstance(rule, Size) and rule.field in field_names(config):
+        elif isinstance(rule, keys.Size) and rule.field in field_names(config):
             fields[key] = _plain(field_value(config, rule.field))
-        elif isinstance(rule, Only) and rule.values:
+        elif isinstance(rule, keys.Only) and rule.values:
             fields[key] = rule.values[0]
-        elif isinstance(rule, Images) and config.image_size is not None:
+        elif isinstance(rule, keys.Images) and config.image_size is not None:
             fields[key] = _plain(config.image_size)
     return fields
 
 
-def _theirs(rule: Sets, value: Any, key: str) -> Any:
+def _theirs(rule: keys.Sets, value: Any, key: str) -> Any:
     """The value of a key that means a value of a field."""
     if isinstance(rule.values, type):
         return value
@@ -140,7 +131,7 @@ _TELLING = (
 def _describe_timm(config: Config, class_names: Sequence[str]) -> Fields:
     height, width = config.image_size or (224, 224)
     model = next((model for model in TIMM_MODELS if model.holds(config)), None)
-    rules = (model and model.rules) or TIMM_ARGS
+    rules = (model and model.rules) or keys.TIMM_ARGS
     if model is not None:
         written = {key: rules[key] for key in model.written.split()}
         name, args = model.name(config), {**_stated(written, config), **model.more(config)}
@@ -197,7 +188,7 @@ def _timm_images(images: Preprocessing, channels: int) -> Fields:
     }
 
 
-def _transformers_images(config: Config, kind: ModelType) -> Fields:
+def _transformers_images(config: Config, kind: keys.ModelType) -> Fields:
     """Content of `preprocessor_config.json`."""
     images, channels = config.preprocessing, config.channels
     size = config.image_size or (224, 224)
