@@ -6,28 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
-from keras_vit.families import keys, parts, rules
+from keras_vit.families import bit, cards, keys, parts, rules
 from keras_vit.families.augreg_files import AugRegFile
-from keras_vit.families.bit import (
-    BIT_KEYS,
-    BIT_PROCESSOR,
-    FLAX_DENSE,
-    GROUP_NORM,
-    flax_conv,
-    flax_units,
-)
-from keras_vit.families.cards import (
-    BIG_VISION,
-    HUB,
-    HUB_EXACT,
-    TIMM,
-    TIMM_AS_EXACT,
-    Origin,
-    Published,
-    Publisher,
-    each,
-    with_top1,
-)
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
@@ -123,7 +103,7 @@ def _hybrid_names(resnet: str, size: str, patch: int) -> Names:
 NAMES: Names = {
     name: value
     for names in (
-        *(_plain_names(size, patch) for size, each in _PATCHES.items() for patch in each),
+        *(_plain_names(size, patch) for size, sides in _PATCHES.items() for patch in sides),
         *(_hybrid_names(*row[:3]) for row in _HYBRIDS),
         architectures(
             "flexivit_{}", "small base large", EXACT, PATCHES, {"image_size": 240},
@@ -168,7 +148,7 @@ MODEL_TYPES = {
             ),
             "backbone_config": keys.Part(
                 {
-                    **BIT_KEYS,
+                    **bit.BIT_KEYS,
                     "layer_type": keys.Only(("bottleneck",), "units of another kind"),
                     "global_padding": keys.Only(("same", "SAME"), "another padding"),
                     "embedding_dynamic_padding": keys.Only((True,), "another padding of the root"),
@@ -180,7 +160,7 @@ MODEL_TYPES = {
 }  # fmt: skip
 PROCESSORS = {
     "ViT": keys.Processor(2, 224, True, writes="whole"),
-    "ViTHybrid": BIT_PROCESSOR,
+    "ViTHybrid": bit.BIT_PROCESSOR,
 }
 
 # timm, by the units of the stem's stages.
@@ -223,8 +203,8 @@ def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ..
 
 def _mlp(ours: str, theirs: str) -> tuple[Rule, ...]:
     return (
-        *pairs(f"{ours}/hidden", f"{theirs}/Dense_0", FLAX_DENSE),
-        *pairs(f"{ours}/output", f"{theirs}/Dense_1", FLAX_DENSE),
+        *pairs(f"{ours}/hidden", f"{theirs}/Dense_0", bit.FLAX_DENSE),
+        *pairs(f"{ours}/output", f"{theirs}/Dense_1", bit.FLAX_DENSE),
     )
 
 
@@ -243,18 +223,18 @@ def _blocks(
 
 # The ResNet stem of a hybrid.
 _STEM = (
-    flax_conv("stem_root/conv", "conv_root"),
+    bit.flax_conv("stem_root/conv", "conv_root"),
     *pairs("stem_root/norm", "gn_root", NORM),
-    *flax_units(parts.OURS_HYBRID, "block{i}/unit{j}"),
-    *pairs(f"{parts.OURS_HYBRID}/shortcut_norm", "block{i}/unit{j}/gn_proj", GROUP_NORM),
+    *bit.flax_units(parts.OURS_HYBRID, "block{i}/unit{j}"),
+    *pairs(f"{parts.OURS_HYBRID}/shortcut_norm", "block{i}/unit{j}/gn_proj", bit.GROUP_NORM),
 )
 
 _MAP = "MAPHead_0"
 _TOKEN_AND_HEAD = (
     Rule("class_token/token", ("cls",)),
     *pairs("encoder_norm", "Transformer/encoder_norm", NORM),
-    *pairs("pre_logits", "pre_logits", FLAX_DENSE),
-    *pairs("head", "head", FLAX_DENSE),
+    *pairs("pre_logits", "pre_logits", bit.FLAX_DENSE),
+    *pairs("head", "head", bit.FLAX_DENSE),
 )
 _MAP_HEAD = (
     Rule("pooling/probe", (f"{_MAP}/probe",)),
@@ -269,7 +249,7 @@ _MAP_HEAD = (
 def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return (
         *_STEM,
-        *pairs("patch_encoder/projection", "embedding", FLAX_DENSE),
+        *pairs("patch_encoder/projection", "embedding", bit.FLAX_DENSE),
         Rule("position_embedding/embedding", (positions,)),
         *blocks,
         *_TOKEN_AND_HEAD,
@@ -352,13 +332,13 @@ _SAM_PAPER = "https://arxiv.org/abs/2106.01548"
 _FLEXIVIT_PAPER = "https://arxiv.org/abs/2212.08013"
 _README = "the project's README"
 _TABLE_5 = "Table 5 of the paper (a model trained the same way)"
-_VIT_MODELS = Publisher(
+_VIT_MODELS = cards.Publisher(
     "official",
     "gs://vit_models/{}.npz",
     "https://github.com/google-research/vision_transformer",
-    measured=TIMM_AS_EXACT,
+    measured=cards.TIMM_AS_EXACT,
 )
-_VIT_OFFICIAL = Origin(_VIT_MODELS, _VIT_PAPER, {}, UNIT_RANGE, 1000)
+_VIT_OFFICIAL = cards.Origin(_VIT_MODELS, _VIT_PAPER, {}, UNIT_RANGE, 1000)
 # Heads of 21,843 classes, with the hidden layer of the pre-training, by its width: file, MiB.
 _IN21K = {
     768: (
@@ -431,16 +411,16 @@ def _augreg(
     return file.variant, f"augreg/{file.name.removesuffix('.npz')}", file.image_size
 
 
-_AUGREG = Origin(_VIT_MODELS, _AUGREG_PAPER, {"dropout_rate": 0.0}, UNIT_RANGE, 1000)
+_AUGREG = cards.Origin(_VIT_MODELS, _AUGREG_PAPER, {"dropout_rate": 0.0}, UNIT_RANGE, 1000)
 _PRETRAINED_AUGREG = _AUGREG._replace(classes=21843)
 _OFFICIAL_CARDS = (
     *(
-        Published(_NO_HEAD._replace(options={"pre_logits": width}), "orig_in21k", tuple(
+        cards.Published(_NO_HEAD._replace(options={"pre_logits": width}), "orig_in21k", tuple(
             (variant, f"imagenet21k/{name}", 224, None, size) for variant, name, size in files
         ))
         for width, files in _IN21K.items()
     ),
-    Published(_VIT_OFFICIAL, "orig_in21k_ft_in1k", (
+    cards.Published(_VIT_OFFICIAL, "orig_in21k_ft_in1k", (
         ("vit_b16", f"{_FINE_TUNED}/ViT-B_16-224", 224, 81.2, 330.29, _README),
         ("vit_b16", f"{_FINE_TUNED}/ViT-B_16", 384, 84.212, 331.4),
         ("vit_b32", f"{_FINE_TUNED}/ViT-B_32", 384, 81.28, 336.89, _TABLE_5),
@@ -451,18 +431,18 @@ _OFFICIAL_CARDS = (
         ("r50_vit_b16", f"{_FINE_TUNED}/R50+ViT-B_16", 384, 84.988, 377.57),
     )),
     # trained on ImageNet from scratch with sharpness-aware minimisation
-    Published(_VIT_OFFICIAL._replace(paper=_SAM_PAPER), "sam_in1k", (
+    cards.Published(_VIT_OFFICIAL._replace(paper=_SAM_PAPER), "sam_in1k", (
         ("vit_b16", "sam/ViT-B_16", 224, 80.246, 330.3),
         ("vit_b32", "sam/ViT-B_32", 224, 73.704, 336.61),
         ("vit_l16", "sam/ViT-L_16"),
         ("vit_l32", "sam/ViT-L_32"),
         ("vit_s16", "sam/ViT-S_16", 224, None, 252.57),
     )),
-    Published(_PRETRAINED_AUGREG, "augreg_in21k", tuple(
+    cards.Published(_PRETRAINED_AUGREG, "augreg_in21k", tuple(
         (*_augreg(model, "i21k", *settings), None, size)
         for model, *settings, size, _, _, _ in _RECOMMENDED
     )),
-    Published(_AUGREG, "augreg_in21k_ft_in1k", (
+    cards.Published(_AUGREG, "augreg_in21k_ft_in1k", (
         *(
             (
                 *_augreg(model, "i21k", *settings, lr, side), top1, None,
@@ -475,7 +455,7 @@ _OFFICIAL_CARDS = (
             for model, *settings in _AT_224
         ),
     )),
-    Published(_AUGREG, "augreg_in1k", tuple(
+    cards.Published(_AUGREG, "augreg_in1k", tuple(
         (*(file := _augreg(model, "i1k", *settings, side)), _IN1K_TOP1[file[0]][side == 384])
         for model, *settings in _IN1K
         for side in (224, 384)
@@ -483,8 +463,8 @@ _OFFICIAL_CARDS = (
 )  # fmt: skip
 
 # Hidden layer before the head, fixed positions, mean of the patch tokens.
-_PLAIN = Origin(
-    BIG_VISION,
+_PLAIN = cards.Origin(
+    cards.BIG_VISION,
     "https://arxiv.org/abs/2205.01580",
     {"pooling": "gap", "class_token": False, "position_embedding": "sincos_2d", "pre_logits": 384},
     Preprocessing(interpolation="area", crop_ratio=224 / 256),
@@ -492,14 +472,14 @@ _PLAIN = Origin(
     measured="the paper",
 )
 # Positions have no row for the class token there.
-_FLEXIVIT = Origin(
-    BIG_VISION,
+_FLEXIVIT = cards.Origin(
+    cards.BIG_VISION,
     _FLEXIVIT_PAPER,
     {"position_on_class_token": False},
     Preprocessing(interpolation="bilinear", crop_ratio=7 / 8),
     1000,
     flexible=True,
-    measured=TIMM_AS_EXACT,
+    measured=cards.TIMM_AS_EXACT,
 )
 # Top-1 of L, B and S by epochs, of which 1,200 are recommended.
 _FLEXIVIT_TOP1 = {
@@ -510,32 +490,34 @@ _BASELINE = _FLEXIVIT_IN21K._replace(flexible=False)
 _THIRTY = _BASELINE._replace(options={**_FLEXIVIT.options, "patch_size": (30, 30)})
 _BIG_VISION_CARDS = (
     *(
-        Published(
+        cards.Published(
             _PLAIN, f"plain_in1k_{epochs}ep", (("vit_s16", f"vit_s16_i1k_{epochs}ep", 224, top1),)
         )
         for epochs, top1 in ((90, 76.5), (150, None), (300, 80.0))
     ),
     *(
-        Published(_FLEXIVIT, f"flexivit_in1k_{epochs}ep", tuple(
+        cards.Published(_FLEXIVIT, f"flexivit_in1k_{epochs}ep", tuple(
             (f"vit_{size}16", f"flexivit/flexivit_{size}_i1k{ending}", 240, top1)
             for size, top1 in zip("lbs", _FLEXIVIT_TOP1.get(epochs, [None] * 3), strict=True)
         ))
         for epochs, ending in ((1200, ""), (600, "_600ep"), (300, "_300ep"), (90, "_90ep"))
     ),
     *(
-        Published(_FLEXIVIT_IN21K, f"flexivit_in21k_{epochs}ep",
+        cards.Published(_FLEXIVIT_IN21K, f"flexivit_in21k_{epochs}ep",
                   (("vit_b16", f"flexivit/flexivit_b_i21k_{epochs}ep", 240),))
         for epochs in (1000, 300, 90)
     ),
-    Published(_BASELINE, "flexivit_baseline_in21k_300ep",
+    cards.Published(_BASELINE, "flexivit_baseline_in21k_300ep",
               (("vit_b16", "flexivit/vit_b16_i21k_300ep", 240),)),
-    Published(_THIRTY, "flexivit_baseline_in21k_300ep",
+    cards.Published(_THIRTY, "flexivit_baseline_in21k_300ep",
               (("vit_b32", "flexivit/vit_b30_i21k_300ep", 240),)),
 )  # fmt: skip
 
-_TIMM_VIT = Origin(TIMM, _VIT_PAPER, classes=1000)
+_TIMM_VIT = cards.Origin(cards.TIMM, _VIT_PAPER, classes=1000)
 _TIMM_AUGREG = _TIMM_VIT._replace(paper=_AUGREG_PAPER)
-_TIMM_FLEXIVIT = Origin(TIMM, _FLEXIVIT_PAPER, _FLEXIVIT.options, classes=1000, flexible=True)
+_TIMM_FLEXIVIT = cards.Origin(
+    cards.TIMM, _FLEXIVIT_PAPER, _FLEXIVIT.options, classes=1000, flexible=True
+)
 _TIMM_MODELS = {
     name.variant: stem.removeprefix("vit_")
     for stem, name in NAMES.items()
@@ -543,15 +525,17 @@ _TIMM_MODELS = {
 }
 
 
-def _timm(origin: Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]) -> Published:
+def _timm(
+    origin: cards.Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]
+) -> cards.Published:
     """Files of timm with one tag."""
-    return Published(origin, tag, with_top1(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, top1))
+    return cards.Published(origin, tag, cards.with_top1(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, top1))
 
 
-def _pretrained(origin: Origin, tag: str, variants: str) -> Published:
+def _pretrained(origin: cards.Origin, tag: str, variants: str) -> cards.Published:
     """Files of timm without top-1, of 224 pixels."""
     sizes = dict.fromkeys(variants.split(), (224,))
-    return Published(origin, tag, each(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, sizes))
+    return cards.Published(origin, tag, cards.each(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, sizes))
 
 
 _TIMM_CARDS = (
@@ -573,7 +557,7 @@ _TIMM_CARDS = (
         "vit_b32 vit_b16 vit_l32 vit_l16 vit_h14 r50_vit_b16",
     ),
     *(
-        Published(_TIMM_FLEXIVIT, f"flexivit_{epochs}ep_in1k", tuple(
+        cards.Published(_TIMM_FLEXIVIT, f"flexivit_{epochs}ep_in1k", tuple(
             (f"vit_{name[0]}16", f"flexivit_{name}.{epochs}ep_in1k", 240, top1)
             for name, top1 in zip(("large", "base", "small"), accuracies, strict=True)
         ))
@@ -581,7 +565,7 @@ _TIMM_CARDS = (
     ),
 )  # fmt: skip
 
-_HUB_VIT = Origin(HUB, _VIT_PAPER, HUB_EXACT, SQUASHED, 1000)
+_HUB_VIT = cards.Origin(cards.HUB, _VIT_PAPER, cards.HUB_EXACT, SQUASHED, 1000)
 _HUB_HYBRID = _HUB_VIT._replace(  # as timm, from which it was converted
     preprocessing=Preprocessing(interpolation="bicubic", crop_ratio=1.0, library="transformers")
 )
@@ -594,14 +578,14 @@ CARDS = (
     *_OFFICIAL_CARDS,
     *_BIG_VISION_CARDS,
     *_TIMM_CARDS,
-    Published(_HUB_VIT, "orig_in21k_ft_in1k", each("google/vit-{}-{}", _HUB_MODELS, {
+    cards.Published(_HUB_VIT, "orig_in21k_ft_in1k", cards.each("google/vit-{}-{}", _HUB_MODELS, {
         "vit_b16": (224, 384), "vit_b32": (384,), "vit_l16": (224, 384), "vit_l32": (384,),
     })),
-    Published(_HUB_HYBRID, "orig_in21k_ft_in1k",
+    cards.Published(_HUB_HYBRID, "orig_in21k_ft_in1k",
               (("r50_vit_b16", "google/vit-hybrid-base-bit-384", 384),)),
-    Published(
+    cards.Published(
         _HUB_VIT._replace(classes=None, note=_POOLER), "orig_in21k",
-        each("google/vit-{}-{}-in21k", _HUB_MODELS, dict.fromkeys(
+        cards.each("google/vit-{}-{}-in21k", _HUB_MODELS, dict.fromkeys(
             ("vit_b16", "vit_b32", "vit_l16", "vit_l32", "vit_h14"), (224,)
         )),
     ),
