@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
 from keras_vit.families import bit, cards, keys, parts, rules
-from keras_vit.families.augreg_files import AugRegFile
+from keras_vit.families.augreg import AugRegFile
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keras_vit
 from keras_vit.families import augreg
-from keras_vit.families.augreg_files import ADAPTED_TO, AUGMENTATIONS, DATASETS, MODELS
+from keras_vit.families.augreg import ADAPTED_TO, AUGMENTATIONS, DATASETS, MODELS
 from keras_vit.hub.catalog import list_weights
 from keras_vit.variants import VARIANTS, find_variant
 
