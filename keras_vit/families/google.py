@@ -208,7 +208,7 @@ def _mlp(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-def _blocks(
+def flax_blocks(
     attention: str, norm: str, mlp: str, block: str = "Transformer/encoderblock_{i}"
 ) -> tuple[Rule, ...]:
     """The encoder blocks; generations of Flax number their layers differently."""
@@ -257,20 +257,15 @@ def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 _OPTIONS = {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": UNIT_RANGE}
-_LINEN_LAYERS = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
-_LINEN = _blocks(*_LINEN_LAYERS)
+LINEN_LAYERS = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_LINEN = flax_blocks(*LINEN_LAYERS)
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
-
-
-def linen_blocks(block: str) -> tuple[Rule, ...]:
-    """Blocks of big_vision by another name, as those of text towers."""
-    return _blocks(*_LINEN_LAYERS, block)
 
 
 # As published in gs://vit_models, whose layers are numbered across all classes of layers.
 OFFICIAL = rules.Layout(
     "official",
-    _vit(_POSITIONS, _blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
+    _vit(_POSITIONS, flax_blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
     "official",
     writes=rules.always,
     prefixes=("", "opt/target/", "params/"),

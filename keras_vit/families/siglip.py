@@ -233,7 +233,7 @@ _BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
         Rule("token_embedding/embeddings", ("txt/Embed_0/embedding",)),
         Rule("position_embedding/embedding", ("txt/pos_embedding",)),
         Rule("position_embedding/added", ("txt/Encoder_0/pos_embedding",)),  # in old files
-        *google.linen_blocks("txt/Encoder_0/encoderblock_{i}"),
+        *google.flax_blocks(*google.LINEN_LAYERS, "txt/Encoder_0/encoderblock_{i}"),
         *rules.pairs("encoder_norm", "txt/Encoder_0/encoder_norm", google.NORM),
         *rules.pairs("projection", "txt/head", FLAX_DENSE),
         Rule("logit_scale", ("t",)),

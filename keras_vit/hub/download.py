@@ -115,8 +115,8 @@ def _attempt(
     with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
         _check_space(remote, part, offset)
-        with _disk_errors(part):
-            _write_state(part, remote)
+        with _disk_errors(part), open(facts_path(part), "w", opener=no_link) as file:
+            json.dump(dataclasses.asdict(remote), file)
         done = _copy(response, part, offset, remote.total, progress, watch)
     if remote.total is not None and done < remote.total:
         raise CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
@@ -303,8 +303,3 @@ def read_facts(path: pathlib.Path, kind: type[_Facts]) -> _Facts | None:
         return None
     types = typing.get_type_hints(kind).items()
     return facts if all(isinstance(getattr(facts, name), type_) for name, type_ in types) else None
-
-
-def _write_state(part: pathlib.Path, remote: Remote) -> None:
-    with open(facts_path(part), "w", opener=no_link) as file:
-        json.dump(dataclasses.asdict(remote), file)

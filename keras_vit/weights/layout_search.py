@@ -216,10 +216,9 @@ def plain_names(file: ArrayFile, found: FileLayout) -> tuple[Sources, tuple[str,
         inside = unwrapped.startswith(prefix)
         name = unwrapped[len(prefix) :] if inside else unwrapped
         other = layout.is_other(name) or (not inside and layout.is_other(unwrapped))
-        if other or not key.startswith(wrapper):
+        is_empty = 0 in entry.shape  # as transformers writes no registers
+        if other or is_empty or not key.startswith(wrapper):
             others.append(key)
-        elif 0 in entry.shape:
-            others.append(key)  # as transformers writes no registers
         elif _SCAN in name:
             blocks = entry.shape[0] if entry.shape else 0
             if blocks > _MAX_BLOCKS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -9,7 +10,6 @@ import pathlib
 import struct
 import zipfile
 import zlib
-from typing import IO
 
 import numpy as np
 
@@ -42,16 +42,13 @@ _OTHER_ARCHIVES = (
 
 def open_npz(path: pathlib.Path) -> ArrayFile:
     """Opens an `.npz` file: every name, shape and type is checked, no array is read."""
-    source = BoundedFile(path)
-    try:
-        archive = zipfile.ZipFile(source)
+    with contextlib.ExitStack() as stack:
+        archive = zipfile.ZipFile(stack.enter_context(BoundedFile(path)))
         members = _npz_members(path, archive)
         headers = {name: _npz_header(path, archive, info) for name, info in members.items()}
-    except BaseException:
-        source.close()
-        raise
+        stream = stack.enter_context(open_regular(path))
+        close = stack.pop_all().close
     entries = {name: entry for name, (entry, _) in headers.items()}
-    stream = open_regular(path)  # `close` closes it
 
     def read(name: str) -> np.ndarray:
         _, (dtype, fortran, offset) = headers[name]
@@ -67,10 +64,6 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
         for info in members.values():
             if info.file_size <= _MAX_VERIFIED * max(info.compress_size, 1):
                 _verify_member(archive, info)
-
-    def close() -> None:
-        stream.close()
-        source.close()
 
     return ArrayFile(path, "npz", entries, read, verify, close, {})
 
@@ -182,18 +175,12 @@ def _verify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
 def _read_deflated(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
 ) -> None:
+    """Reads a compressed member a chunk at a time: zipfile copies what it reads."""
+    data = flat.view(np.uint8).data
     with archive.open(info) as stream:
         stream.read(offset)
-        _fill(stream, flat.view(np.uint8).data)
+        for start in range(0, len(data), _CHUNK):
+            chunk = data[start : start + _CHUNK]
+            if stream.readinto(chunk) != len(chunk):
+                raise EOFError(f"bytes are missing after {start}")
         stream.read(1)  # makes zipfile compare the checksum
-
-
-def _fill(stream: IO[bytes], buffer: memoryview) -> None:
-    """Reads exactly as many bytes as `buffer` has, a chunk at a time."""
-    done = 0
-    while done < len(buffer):
-        chunk = stream.read(min(_CHUNK, len(buffer) - done))
-        if not chunk:
-            raise EOFError(f"{len(buffer) - done} bytes are missing")
-        buffer[done : done + len(chunk)] = chunk
-        done += len(chunk)

@@ -20,7 +20,7 @@ from keras_vit.config import (
 )
 from keras_vit.families import keys
 from keras_vit.families.keys import Fields
-from keras_vit.families.rules import Layout
+from keras_vit.families.rules import Layout, always
 from keras_vit.variants import NAMES, find_config
 from keras_vit.weights.image_processors import (
     OWN,
@@ -130,15 +130,10 @@ _TELLING = (
 
 def _describe_timm(config: Config, class_names: Sequence[str]) -> Fields:
     height, width = config.image_size or (224, 224)
-    model = next((model for model in TIMM_MODELS if model.holds(config)), None)
-    rules = (model and model.rules) or keys.TIMM_ARGS
-    if model is not None:
-        written = {key: rules[key] for key in model.written.split()}
-        name, args = model.name(config), {**_stated(written, config), **model.more(config)}
-    else:
-        patches = isinstance(config, ViTConfig) and config.takes_patches
-        sizes = {} if patches else {key: rules[key] for key in ("img_size", "in_chans")}
-        name, args = _timm_name(config), _stated(sizes, config)
+    model = next(model for model in (*TIMM_MODELS, *_BY_NAME) if model.holds(config))
+    rules = model.rules or keys.TIMM_ARGS
+    written = {key: rules[key] for key in model.written.split()}
+    name, args = model.name(config), {**_stated(written, config), **model.more(config)}
     classes = config.classes or 0
     content: Fields = {
         "architecture": name,
@@ -173,6 +168,13 @@ def _timm_name(config: Config) -> str:
         "of any aspect ratio by name alone, and none has these sizes and options. Save the model "
         "with `model.save`."
     )
+
+
+# Of models that have names alone.
+_BY_NAME = (
+    keys.TimmModel(lambda config: config.takes_patches, _timm_name, written=""),
+    keys.TimmModel(always, _timm_name),
+)
 
 
 def _timm_images(images: Preprocessing, channels: int) -> Fields:
