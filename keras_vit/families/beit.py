@@ -9,7 +9,7 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published, each, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
+from keras_vit.families.names import WORDS, Name, Names, joined, of_timm, sized
 from keras_vit.families.preprocessing import CENTER, IMAGENET, SQUASHED, TimmImages
 from keras_vit.families.rules import Rule
 
@@ -36,16 +36,12 @@ def _hub(size: str, side: int, ending: str = "") -> Names:
     return {name: Name(f"beit_{size}16", {"image_size": side})}
 
 
-NAMES: Names = {
-    name: value
+NAMES: Names = joined(
+    of_timm(f"beit_{WORDS[size]}_patch16_224", f"beit_{size}16")
+    | of_timm(f"beitv2_{WORDS[size]}_patch16_224", f"beitv2_{size}16")
+    | _hub(size, 224) | _hub(size, 224, "-pt22k-ft22k") | _hub(size, 384)
     for size in ("b", "l")
-    for names in (
-        of_timm(f"beit_{WORDS[size]}_patch16_224", f"beit_{size}16"),
-        of_timm(f"beitv2_{WORDS[size]}_patch16_224", f"beitv2_{size}16"),
-        _hub(size, 224), _hub(size, 224, "-pt22k-ft22k"), _hub(size, 384),
-    )
-    for name, value in names.items()
-} | _hub("l", 512)  # fmt: skip
+) | _hub("l", 512)  # fmt: skip
 TIMM_IMAGES: TimmImages = (
     (r"beit_.*_(384|512)(\..*)?", CENTER),
     (r"beitv2_.*", IMAGENET),

@@ -10,7 +10,7 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Files, Origin, Published, Publisher, of_size
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.names import Name, Names
+from keras_vit.families.names import Name, Names, joined
 from keras_vit.families.preprocessing import OPENAI, SQUASHED
 from keras_vit.families.rules import Rule, pairs
 
@@ -43,7 +43,7 @@ def _names(variant: str) -> Names:
     }
 
 
-NAMES: Names = {name: value for each in VARIANTS for name, value in _names(each).items()}
+NAMES = joined(map(_names, VARIANTS))
 
 
 # transformers

@@ -9,7 +9,7 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.names import EXACT, WORDS, Name, Names, architectures, of_timm, sized
+from keras_vit.families.names import EXACT, WORDS, Name, architectures, joined, of_timm, sized
 from keras_vit.families.preprocessing import (
     CENTER,
     HALF,
@@ -38,21 +38,16 @@ _SIZES = {
 }  # fmt: skip
 VARIANTS: dict[str, Fields] = {name: sized(*sizes, CLIP) for name, sizes in _SIZES.items()}
 _PLUS: Fields = {"width": 896, "num_heads": 14, "mlp_dim": 3584}
-NAMES: Names = {
-    name: value
-    for names in (
-        *(
-            of_timm(f"vit_{WORDS[size]}_patch{patch}_clip_{gelu}224", variant, fields)
-            for variant, (size, patch) in _SIZES.items()
-            for gelu, fields in (("", EXACT), ("quickgelu_", {}))
-            if (size, gelu) != ("giant", "quickgelu_")
-        ),
-        architectures("vit_{}_patch16_clip_224", "xsmall medium", CLIP, EXACT),
-        architectures("vit_{}_patch32_clip_224", "medium betwixt", CLIP, EXACT),
-        architectures("vit_{}_patch16_plus_clip_240", "base", CLIP, EXACT, _PLUS),
-    )
-    for name, value in names.items()
-} | {
+NAMES = {
+    **joined(
+        of_timm(f"vit_{WORDS[size]}_patch{patch}_clip_{gelu}224", variant, fields)
+        for variant, (size, patch) in _SIZES.items()
+        for gelu, fields in (("", EXACT), ("quickgelu_", {}))
+        if (size, gelu) != ("giant", "quickgelu_")
+    ),
+    **architectures("vit_{}_patch16_clip_224", "xsmall medium", CLIP, EXACT),
+    **architectures("vit_{}_patch32_clip_224", "medium betwixt", CLIP, EXACT),
+    **architectures("vit_{}_patch16_plus_clip_240", "base", CLIP, EXACT, _PLUS),
     "openai/clip-vit-base-patch32": Name("clip_b32"),
     "openai/clip-vit-base-patch16": Name("clip_b16"),
     "openai/clip-vit-large-patch14": Name("clip_l14"),

@@ -12,6 +12,7 @@ from keras_vit.families.names import (
     WORDS,
     Names,
     architectures,
+    joined,
     of_timm,
     sized,
 )
@@ -42,11 +43,10 @@ _CLIP: Fields = {
 _OF_ALL: Fields = {"map_prefix_tokens": True}
 _MEAN: Fields = {**EXACT, "pooling": "gap", **NORM_LAST}
 NAMES: Names = {
-    **{
-        stem: name
+    **joined(
+        of_timm(f"eva02_{WORDS[size]}_patch14_224", f"eva02_{size}14")
         for size in ("ti", "s", "b", "l")
-        for stem, name in of_timm(f"eva02_{WORDS[size]}_patch14_224", f"eva02_{size}14").items()
-    },
+    ),
     **architectures("eva_{}_patch14_196", "large", _MEAN, settings=_OF_ALL),
     **architectures("eva_{}_patch14_224", "giant", _MEAN, NO_KEY_BIAS, settings=_OF_ALL),
     **architectures("eva_{}_patch14_clip_224", "giant", EXACT, NO_KEY_BIAS, settings=_OF_ALL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from keras_vit.families.names import (
     Name,
     Names,
     architectures,
+    joined,
     of_timm,
     sized,
 )
@@ -101,20 +103,16 @@ def _hybrid_names(resnet: str, size: str, patch: int) -> Names:
 
 
 NAMES: Names = {
-    name: value
-    for names in (
-        *(_plain_names(size, patch) for size, sides in _PATCHES.items() for patch in sides),
-        *(_hybrid_names(*row[:3]) for row in _HYBRIDS),
-        architectures(
-            "flexivit_{}", "small base large", EXACT, PATCHES, {"image_size": 240},
-            settings={"position_resize": "bilinear"},
-        ),
-        architectures(  # TIPSv2, https://github.com/google-deepmind/tips
-            "vit_{}_patch14_reg1_tipsv2", "base large so400m", SCALED, PATCHES,
-            {"num_registers": 1, "image_size": 448},
-        ),
-    )
-    for name, value in names.items()
+    **joined(_plain_names(size, patch) for size, sides in _PATCHES.items() for patch in sides),
+    **joined(_hybrid_names(*row[:3]) for row in _HYBRIDS),
+    **architectures(
+        "flexivit_{}", "small base large", EXACT, PATCHES, {"image_size": 240},
+        settings={"position_resize": "bilinear"},
+    ),
+    **architectures(  # TIPSv2, https://github.com/google-deepmind/tips
+        "vit_{}_patch14_reg1_tipsv2", "base large so400m", SCALED, PATCHES,
+        {"num_registers": 1, "image_size": 448},
+    ),
 }  # fmt: skip
 # A pixel of 1 is 255.
 _UNSCALED: Fields = {"mean": (0.0,), "std": (255.0,)}
@@ -273,14 +271,12 @@ OFFICIAL = rules.Layout(
     others=("opt/",),
 )
 # As the official code of today names them, where each class of layers is numbered by itself.
-LINEN = rules.Layout(
-    "linen",
-    _vit(_POSITIONS, _LINEN),
-    "official",
+LINEN = dataclasses.replace(
+    OFFICIAL,
+    name="linen",
+    rules=_vit(_POSITIONS, _LINEN),
+    writes=None,
     no_positions="sincos_2d",
-    prefixes=("", "opt/target/", "params/"),
-    options=_OPTIONS,
-    others=("opt/",),
 )
 # gs://big_vision: positions are added before the class token; two towers in one file.
 OF_BIG_VISION = rules.Layout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -104,6 +104,11 @@ def of_timm(
     """
     stem = name if "image_size" in fields else re.sub(r"_\d{3}$", "", name)
     return {stem: Name(variant, fields, name, settings)}
+
+
+def joined(tables: Iterable[Names]) -> Names:
+    """One table of several, of which later ones override."""
+    return {name: value for table in tables for name, value in table.items()}
 
 
 def architectures(

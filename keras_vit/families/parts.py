@@ -28,14 +28,6 @@ def patches(theirs: str) -> tuple[Rule, ...]:
     return conv(ours, theirs), Rule(f"{ours}/bias", (f"{theirs}.bias",))
 
 
-def attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
-    """One variable from the separate layers of queries, keys and values."""
-    return (
-        Rule(f"{ours}/kernel", tuple(f"{theirs}.{part}.weight" for part in parts), LINEAR),
-        Rule(f"{ours}/bias", tuple(f"{theirs}.{part}.bias" for part in parts)),
-    )
-
-
 def conv(ours: str, theirs: str, **more: Any) -> Rule:
     """A convolution without bias."""
     return Rule(f"{ours}/kernel", (f"{theirs}.weight",), CONVOLUTION, **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.names import WORDS, Names, of_timm, sized
+from keras_vit.families.names import WORDS, joined, of_timm, sized
 from keras_vit.families.preprocessing import CENTER, TimmImages
 
 # https://arxiv.org/abs/2504.13181: the image towers with a projection ("core"), and those tuned for
@@ -57,9 +57,7 @@ _TIMM = {
     variant: f"vit_pe_{part}_{WORDS[size]}_patch{patch}_{image}"
     for variant, (part, size, patch, image, _) in zip(VARIANTS, _MODELS, strict=True)
 }
-NAMES: Names = {
-    stem: name for variant, timm in _TIMM.items() for stem, name in of_timm(timm, variant).items()
-}
+NAMES = joined(of_timm(timm, variant) for variant, timm in _TIMM.items())
 TIMM_IMAGES: TimmImages = ((r"vit_pe_.*", CENTER),)
 
 # Published checkpoints, by timm. Classes of the core models are dimensions of their projection.

@@ -145,10 +145,14 @@ def _joined(path: str, first: int, last: int) -> tuple[Rule, ...]:
 def siglip_blocks(last_norm: str = "post_layernorm") -> tuple[Rule, ...]:
     """The encoder's blocks, which CLIP shares, and the text towers of both."""
     block = "encoder.layers.{i}"
-    products = ("q_proj", "k_proj", "v_proj")
+    kernels, biases = (
+        tuple(f"{block}.self_attn.{part}_proj.{what}" for part in "qkv")
+        for what in ("weight", "bias")
+    )
     return (
         *parts.norm("block_{i}/attention_norm", f"{block}.layer_norm1"),
-        *parts.attention("block_{i}/attention/qkv", f"{block}.self_attn", products),
+        Rule("block_{i}/attention/qkv/kernel", kernels, rules.LINEAR),
+        Rule("block_{i}/attention/qkv/bias", biases),
         *parts.dense("block_{i}/attention/output", f"{block}.self_attn.out_proj"),
         *parts.norm("block_{i}/mlp_norm", f"{block}.layer_norm2"),
         *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.fc1"),

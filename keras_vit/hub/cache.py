@@ -190,12 +190,17 @@ def _check(
     """Checks a file of the cache against published facts and its record."""
     record = read_facts(recorded_at, Record)
     status = path.stat()
+    fault: str | None = None
+    is_new = True
     if record is None:
-        is_new, fault = True, find_fault(path, path.name, sha256)
+        fault = find_fault(path, path.name, sha256)
+    elif record.address != address and not _same_file(record.address, address):
+        fault = f"it came from {record.address}"
+    elif sha256 is not None and record.sha256 != sha256:
+        fault = f"its sha256 is {record.sha256}, expected {sha256}"
     else:
         is_new = rehash or (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
-        fault = _find_record_fault(record, address, sha256)
-        if fault is None and is_new:
+        if is_new:
             fault = find_fault(path, path.name, record.sha256, record.size)
     if fault is None and is_new:  # or the same bytes, copied
         _write_record(recorded_at, _record_of(path, address))
@@ -204,14 +209,6 @@ def _check(
             f"{path} is not the file that it should be: {fault}. Delete {path.resolve()}, to have "
             f"{address} fetched again."
         )
-
-
-def _find_record_fault(record: Record, address: str, sha256: str | None) -> str | None:
-    if record.address != address and not _same_file(record.address, address):
-        return f"it came from {record.address}"
-    if sha256 is not None and record.sha256 != sha256:
-        return f"its sha256 is {record.sha256}, expected {sha256}"
-    return None
 
 
 def _same_file(first: str, second: str) -> bool:

@@ -167,22 +167,16 @@ def _loading(repository: str, layout: str | None, reason: str, facts: CardFacts)
         parts.append("`model.safetensors` is the same model:")
         parts.append(_code(f'import keras_vit\n\nmodel = keras_vit.from_pretrained("{address}")'))
     if layout == "timm":
-        parts.append(
-            _code(
-                f'import timm\n\nmodel = timm.create_model("hf-hub:{repository}", pretrained=True)'
-            )
-        )
+        loading = f'model = timm.create_model("hf-hub:{repository}", pretrained=True)'
+        parts.append(_code(f"import timm\n\n{loading}"))
     elif layout == "transformers":
-        loading = (
-            f'import transformers\n\nmodel = transformers.AutoModel.from_pretrained("{repository}")'
-        )
+        loading = f'model = transformers.AutoModel.from_pretrained("{repository}")'
         if is_classifier:
             loading = (
-                "import transformers\n\n"
                 f'classify = transformers.pipeline("image-classification", "{repository}")\n'
                 'print(classify("photo.jpg"))'
             )
-        parts.append(_code(loading))
+        parts.append(_code(f"import transformers\n\n{loading}"))
     if facts.class_names:
         parts.append("Outputs: " + _names(facts.class_names))
     return "\n\n".join(parts)

@@ -159,23 +159,18 @@ def _write_weights(
     model: Model, folder: pathlib.Path, layout: str | None, class_names: Sequence[str]
 ) -> tuple[str | None, str]:
     """Writes `model.safetensors`, and returns its layout; or `None`, and why there is none."""
-    if layout is not None:
-        save_pretrained(model, folder, layout, class_names)
-        return layout, ""
+    preprocessing = getattr(getattr(model, "config", None), "preprocessing", None)
+    first = "timm" if getattr(preprocessing, "library", None) == "timm" else "transformers"
     reasons = []
-    for each in sorted(LAYOUTS, key=lambda name: name != _own_layout(model)):
+    for each in [layout] if layout else sorted(LAYOUTS, key=lambda name: name != first):
         try:
             save_pretrained(model, folder, each, class_names)
             return each, ""
         except ValueError as error:
+            if layout is not None:
+                raise
             reasons.append(f"{each}: {error}")
     return None, " ".join(reasons)
-
-
-def _own_layout(model: Model) -> str:
-    """The layout to try first: timm's for its preprocessing."""
-    preprocessing = getattr(getattr(model, "config", None), "preprocessing", None)
-    return "timm" if getattr(preprocessing, "library", None) == "timm" else "transformers"
 
 
 def _facts_of(model: Model) -> CardFacts:

@@ -33,6 +33,10 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
+def _settings(options: dict[str, Any], origin: str) -> dict[str, Setting]:
+    return {field: Setting(value, origin) for field, value in options.items()}
+
+
 def position_rows(entry: Entry) -> int:
     """Rows of a position table, also of one with an axis each for rows and columns of patches."""
     return math.prod(entry.shape[1:-1]) if len(entry.shape) == 4 else size(entry, -2)
@@ -143,19 +147,11 @@ class Checkpoint:
     def settings(self) -> dict[str, Setting]:
         """The same, each with where it comes from."""
         project = self.layout.project
-        settings = {
-            field: Setting(value, f"the default of {project}")
-            for field, value in self.layout.options.items()
-        }
+        settings = _settings(self.layout.options, f"the default of {project}")
         if self.layout.is_resnet:
-            stated = self.sidecar.settings
-            if "preprocessing" in stated:
-                settings["preprocessing"] = stated["preprocessing"]
-            return settings
-        settings.update(
-            (field, Setting(value, "the file's arrays"))
-            for field, value in self._options_of_arrays().items()
-        )
+            stated = self.sidecar.settings.get("preprocessing")
+            return settings if stated is None else {**settings, "preprocessing": stated}
+        settings.update(_settings(self._options_of_arrays(), "the file's arrays"))
         name = self.sidecar.timm_name
         if name is not None and self.layout.project == "timm":
             settings["preprocessing"] = Setting(timm_pixels(name), f"timm's {name}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_vit.config import CROP_MODES, IMAGENET_STATISTICS, Preprocessing
@@ -65,18 +65,10 @@ def timm_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
         if not known
     ]
     _check("pretrained_cfg of config.json", problems)
-    whole = mode == "squash" and ratio == 1
-    return _with_own(
-        fields,
-        Preprocessing(
-            tuple(255 * value for value in mean),
-            tuple(255 * value for value in std),
-            interpolation,
-            None if whole else float(ratio),
-            "timm",
-            "center" if whole else mode,
-        ),
-    )
+    if mode == "squash" and ratio == 1:  # the whole image
+        mode, ratio = "center", None
+    ratio = None if ratio is None else float(ratio)
+    return _make(fields, mean, std, 255, interpolation, ratio, "timm", mode)
 
 
 def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
@@ -119,21 +111,15 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
             problems.append(f"image_mean={mean!r} and image_std={std!r}")
     mode, ratio = _find_crop(read, default, problems)
     _check("preprocessor_config.json", problems)
-    return _with_own(
-        fields,
-        Preprocessing(
-            tuple(scale * value for value in mean),
-            tuple(scale * value for value in std),
-            _RESAMPLES[resample],
-            ratio,
-            "transformers",
-            mode,
-        ),
-    )
+    return _make(fields, mean, std, scale, _RESAMPLES[resample], ratio, "transformers", mode)
 
 
-def _with_own(fields: Mapping[str, Any], found: Preprocessing) -> Preprocessing:
-    return dataclasses.replace(found, **(fields.get(OWN) or {}))
+def _make(
+    fields: Mapping[str, Any], mean: Sequence[float], std: Sequence[float], scale: float, *rest: Any
+) -> Preprocessing:
+    """Scales the statistics, and follows the fields of this package alone."""
+    mean, std = (tuple(scale * value for value in values) for values in (mean, std))
+    return dataclasses.replace(Preprocessing(mean, std, *rest), **(fields.get(OWN) or {}))
 
 
 def find_processor(fields: Mapping[str, Any]) -> Processor | None:

@@ -282,17 +282,15 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     """Settings of the loaded model, and where each comes from."""
     config = plan.config
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
+    # Whether images have no size of their own.
     is_open = isinstance(config, ViTConfig) and (config.any_size or config.takes_patches)
     found = {}
     for field in STATED:
-        if field not in field_names(config):
+        value = field_value(config, field, None)
+        has_none = field in ("rope", "image_size") and value is None
+        if field not in field_names(config) or has_none or (field == "image_size" and is_open):
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")
-        value = field_value(config, field)
-        if field in ("rope", "image_size") and value is None:
-            continue
-        if field == "image_size" and is_open:
-            continue  # images have no size of their own
         if field == "position_resize":
             value = plan.resize_method
             if plan.position_resize is None:
@@ -308,11 +306,9 @@ def _differences(plan: Plan) -> Iterator[str]:
         setting = plan.checkpoint.settings.get(field)
         ours = field_value(plan.config, field, None)
         headless = plan.config.classes is None and "pooling" in field
-        if setting is None or headless or ours == setting.value:
-            continue
-        if ours is None and field != "rope":
-            continue
-        yield _difference(field, ours, setting)
+        is_open = headless or (ours is None and field != "rope")
+        if setting is not None and not is_open and ours != setting.value:
+            yield _difference(field, ours, setting)
     yield from _map_difference(plan)
     yield from _convolution_differences(plan)
     yield from _pixel_differences(plan)

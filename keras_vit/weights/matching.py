@@ -158,14 +158,17 @@ def model_variables(model: Model) -> Iterator[keras.Variable]:
 
 def _match(plan: Plan) -> None:
     """Finds the arrays of every variable, and compares shapes."""
-    layout = plan.checkpoint.layout
+    checkpoint, layout = plan.checkpoint, plan.checkpoint.layout
     skip_head = _head_starts_fresh(plan)
+    # transformers takes zeros for a bias that the head lacks.
+    lacks_bias = layout.project == "transformers" and checkpoint.find("head/bias") is None
+    pre_logits = size(checkpoint.find("pre_logits/bias"), -1)
     for variable in model_variables(plan.model):
         path = variable.path
-        found = layout.find(path, plan.config, plan.checkpoint.entries)
-        head = path.split("/")[0] in HEADS
-        is_new = head and skip_head and not _fits_pre_logits(plan, path, variable)
-        if is_new or (path == "head/bias" and _lacks_bias(plan)):
+        found = layout.find(path, plan.config, checkpoint.entries)
+        fits = path.startswith("pre_logits/") and variable.shape[-1] == pre_logits
+        is_new = path.split("/")[0] in HEADS and skip_head and not fits
+        if is_new or (path == "head/bias" and lacks_bias):
             plan.fresh[path] = variable
         elif found is None:
             plan.refuse("missing", f"the {layout.name} layout has no array for {path}")
@@ -313,19 +316,6 @@ def _match_patches(
 def _head_starts_fresh(plan: Plan) -> bool:
     """Whether the model's head has other classes than the file's, or the file has none."""
     return (plan.checkpoint.classes or 0) != plan.config.classes
-
-
-def _lacks_bias(plan: Plan) -> bool:
-    """Whether a file has a head without bias, for which transformers takes zeros."""
-    found = plan.checkpoint.find("head/bias")
-    return plan.checkpoint.layout.project == "transformers" and found is None
-
-
-def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
-    """Whether the file has the layer before a fresh head."""
-    entry = plan.checkpoint.find("pre_logits/bias")
-    fits = entry is not None and size(entry, -1) == variable.shape[-1]
-    return fits and path.startswith("pre_logits/")
 
 
 def _check_constants(plan: Plan) -> None:

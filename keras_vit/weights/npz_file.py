@@ -180,7 +180,8 @@ def _read_deflated(
     with archive.open(info) as stream:
         stream.read(offset)
         for start in range(0, len(data), _CHUNK):
-            chunk = data[start : start + _CHUNK]
-            if stream.readinto(chunk) != len(chunk):
-                raise EOFError(f"bytes are missing after {start}")
+            chunk = stream.read(min(_CHUNK, len(data) - start))
+            if len(chunk) < min(_CHUNK, len(data) - start):
+                raise EOFError(f"{len(data) - start - len(chunk)} bytes are missing")
+            data[start : start + len(chunk)] = chunk
         stream.read(1)  # makes zipfile compare the checksum

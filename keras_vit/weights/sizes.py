@@ -33,9 +33,8 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     """
     if find("root/conv/kernel") is not None:
         return _resnet_sizes(find, kind)
-    bias = "bias"
-    if kind != "npz" and find("block_0/mlp/hidden/bias") is None:
-        bias = "kernel"  # some have no biases
+    has_bias = kind == "npz" or find("block_0/mlp/hidden/bias") is not None  # some have none
+    bias = "bias" if has_bias else "kernel"
     hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
     axes = (4,) if kind == "npz" else (2, 4)
@@ -57,9 +56,8 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     root = find("stem_root/conv/kernel")
     if root is not None and len(root.shape) == 4:
         stages = _stages(find, "stem_stage_{}/unit_{}/conv_1/kernel")
-        sizes["channels"] = _axes(root, kind)[2]
-        factor = max(1, _axes(root, kind)[3] // _ROOT)
-        sizes["stem"] = ResNetStem(stages, factor)
+        *_, sizes["channels"], filters = _axes(root, kind)
+        sizes["stem"] = ResNetStem(stages, max(1, filters // _ROOT))
     query = find("block_0/attention/qkv/kernel")
     if kind == "npz" and query is not None and len(query.shape) == 3:
         sizes["num_heads"] = query.shape[1]
