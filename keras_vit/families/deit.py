@@ -115,20 +115,11 @@ _DEIT3 = Origin(
 _DEIT3_224 = _DEIT3._replace(preprocessing=Preprocessing(crop_ratio=7 / 8))
 _TIMM_DEIT = Origin(TIMM, _PAPER, classes=1000)
 _TIMM_DISTILLED = _TIMM_DEIT._replace(options={"distillation_token": True})
-_TIMM_DEIT3 = Origin(
-    TIMM,
-    _DEIT3_PAPER,
-    {"layer_scale": 1e-6, "position_on_class_token": False},
-    classes=1000,
+_TIMM_DEIT3 = _TIMM_DEIT._replace(
+    paper=_DEIT3_PAPER, options={"layer_scale": 1e-6, "position_on_class_token": False}
 )
-_HUB_DEIT = Origin(
-    HUB,
-    _PAPER,
-    HUB_EXACT,
-    IMAGES,
-    1000,
-    measured="README_deit.md of facebookresearch/deit",
-)
+_DEIT_README = "README_deit.md of facebookresearch/deit"
+_HUB_DEIT = Origin(HUB, _PAPER, HUB_EXACT, IMAGES, 1000, measured=_DEIT_README)
 _HUB_DISTILLED = _HUB_DEIT._replace(options={**HUB_EXACT, "distillation_token": True})
 _MODELS = {
     "vit_ti16": "tiny", "vit_s16": "small", "vit_m16": "medium", "vit_b16": "base",

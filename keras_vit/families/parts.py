@@ -79,20 +79,15 @@ def torch_layout(
 ) -> Layout:
     """A layout; its name begins with that of the project."""
     project = name.partition("_")[0]
-    return Layout(
-        name,
-        rules,
-        project,
-        kind="safetensors",
-        options=options,
-        resize=fields.pop("resize", "bicubic" if project == "timm" else "bicubic_plain"),
-        resize_patches="bicubic",
-        unwritten=("pre_logits/",),  # read only: neither project has such a layer today
-        # The second is how transformers wraps models of timm.
-        prefixes=fields.pop("prefixes", ("", "timm_model.")),
-        computes=fields.pop("computes", ("norm_after_pooling",)),
-        **fields,
-    )
+    common: dict[str, Any] = {
+        "kind": "safetensors",
+        "resize": "bicubic" if project == "timm" else "bicubic_plain",
+        "resize_patches": "bicubic",
+        "unwritten": ("pre_logits/",),  # read only: neither project has such a layer today
+        "prefixes": ("", "timm_model."),  # the second is how transformers wraps models of timm
+        "computes": ("norm_after_pooling",),
+    }
+    return Layout(name, rules, project, options=options, **{**common, **fields})
 
 
 def embeddings() -> tuple[Rule, ...]:

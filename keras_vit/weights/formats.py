@@ -71,10 +71,7 @@ _OTHERS_BY_BYTES = tuple(
 _OTHERS_BY_NAME = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
-        (
-            "|".join(rf"\{suffix}$" for suffix in PICKLE_SUFFIXES),
-            _OTHERS_BY_BYTES[0][1],
-        ),
+        ("|".join(rf"\{suffix}$" for suffix in PICKLE_SUFFIXES), _OTHERS_BY_BYTES[0][1]),
         (r"\.msgpack$", f"a msgpack file of Flax. {_INSTEAD}"),
         (r"\.onnx$", f"an ONNX model, a graph whose weights have lost their names. {_INSTEAD}"),
         (r"\.index$|\.data-\d{5}-of-\d{5}$|^checkpoint$", _TENSORFLOW),

@@ -100,40 +100,36 @@ def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:
     """The layout that matches most names after a wrapper, and at least half of them."""
     start = len(wrapper)
     names = [_current_name(key[start:], kind) for key in keys if key.startswith(wrapper)]
-    best, layout, prefix = (0, 0), None, ""
-    for candidate in LAYOUTS:
-        if candidate.kind != kind:
-            continue
-        if candidate.needs and not any(re.search(candidate.needs, name) for name in names):
-            continue
-        pattern = names_pattern(candidate)
-        for each in candidate.prefixes:
-            hits = _count_hits(names, candidate, pattern, each)
-            if hits > best:
-                best, layout, prefix = hits, candidate, each
-    if layout is None or best[0] < 0.5 * sum(not layout.is_other(name) for name in names):
-        return None
-    return FileLayout(layout, prefix, wrapper)
+    matches = (
+        (_count_hits(names, layout, prefix), FileLayout(layout, prefix, wrapper))
+        for layout in LAYOUTS
+        if layout.kind == kind and (not layout.needs or _any_has(names, layout.needs))
+        for prefix in layout.prefixes
+    )
+    (hits, _), found = max(matches, key=lambda match: match[0])  # the first of equals
+    needed = 0.5 * sum(not found.layout.is_other(name) for name in names)
+    return found if hits and hits >= needed else None
 
 
 def _find_wrappers(keys: list[str], kind: str) -> list[str]:
     """What stands before the name of the first convolution of some layout, the shortest first."""
-    found: set[str] = set()
-    for candidate in LAYOUTS:
-        firsts = (key for rule in candidate.rules if rule.path in _FIRST for key in rule.keys)
-        for ending in {
-            f"{prefix}{key}" for key in firsts for prefix in candidate.prefixes
-            if candidate.kind == kind
-        }:  # fmt: skip
-            found.update(key.removesuffix(ending) for key in keys if key.endswith(ending))
+    endings = {
+        f"{prefix}{first}"
+        for layout in LAYOUTS
+        if layout.kind == kind
+        for rule in layout.rules
+        if rule.path in _FIRST
+        for first in rule.keys
+        for prefix in layout.prefixes
+    }
+    found = {key.removesuffix(end) for end in endings for key in keys if key.endswith(end)}
     wrappers = [each for each in found if not each or each.endswith((".", "/"))]
     return sorted(wrappers, key=lambda each: (len(each), each))
 
 
-def _count_hits(
-    names: list[str], layout: Layout, pattern: re.Pattern[str], start: str
-) -> tuple[int, int]:
+def _count_hits(names: list[str], layout: Layout, start: str) -> tuple[int, int]:
     """Counts the names that belong to a layout, and those of them that have the prefix."""
+    pattern = names_pattern(layout)
     hits = prefixed = 0
     for name in names:
         inside = name.startswith(start)
@@ -156,7 +152,11 @@ def foreign_features(names: Collection[str]) -> list[str]:
     Returns:
         What the features are called.
     """
-    return [what for pattern, what in _FEATURES if any(re.search(pattern, name) for name in names)]
+    return [what for pattern, what in _FEATURES if _any_has(names, pattern)]
+
+
+def _any_has(names: Collection[str], pattern: str) -> bool:
+    return any(re.search(pattern, name) for name in names)
 
 
 def published_name(key: str) -> str:

@@ -89,10 +89,8 @@ def pixels_of(
 
 def guess_variant(sizes: dict[str, Any]) -> str | None:
     """Finds the variant of these sizes, or `None` if the table has none."""
-    for name, config in VARIANTS.items():
-        if sizes and _is_of(config, sizes):
-            return name
-    return None
+    fitting = (name for name, config in VARIANTS.items() if sizes and _is_of(config, sizes))
+    return next(fitting, None)
 
 
 def size(entry: Entry | None, axis: int) -> int:
@@ -105,10 +103,8 @@ def _is_of(config: ViTConfig | ResNetConfig, sizes: dict[str, Any]) -> bool:
         fields = ["stages", "width_factor"]
     else:
         fields = ["patch_size", "width", "depth", "mlp_dim"]
-        stem = sizes.get("stem")
-        if (stem is None) != (config.stem is None):
-            return False
-        if stem is not None and config.stem is not None and stem.stages != config.stem.stages:
+        ours, theirs = (stem and stem.stages for stem in (config.stem, sizes.get("stem")))
+        if ours != theirs:
             return False
     return all(sizes.get(field) == field_value(config, field) for field in fields)
 
