@@ -65,10 +65,9 @@ def timm_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
         if not known
     ]
     _check("pretrained_cfg of config.json", problems)
-    if mode == "squash" and ratio == 1:  # the whole image
-        mode, ratio = "center", None
-    ratio = None if ratio is None else float(ratio)
-    return _make(fields, mean, std, 255, interpolation, ratio, "timm", mode)
+    whole = mode == "squash" and ratio == 1
+    crop = (None, "timm", "center") if whole else (float(ratio), "timm", mode)
+    return _make(fields, mean, std, 255, interpolation, *crop)
 
 
 def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
