@@ -84,12 +84,9 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     """
     default = find_processor(fields)
     read = {key: value for key, value in fields.items() if value is not None}
-    followed = _FOLLOWED | (default.rules.keys() if default else set())
-    problems = [
-        f"{key}={value!r}"
-        for key, value in read.items()
-        if key not in followed | _HARMLESS | {OWN} and value is not False
-    ]
+    known = {*_FOLLOWED, *_HARMLESS, OWN, *(default.rules if default else ())}
+    unknown = {key: value for key, value in read.items() if key not in known}
+    problems = [f"{key}={value!r}" for key, value in unknown.items() if value is not False]
     if default is None:
         name = fields.get("image_processor_type") or fields.get("feature_extractor_type")
         problems.append(f"the image processor {name!r}, not one of {', '.join(PROCESSORS)}")

@@ -59,13 +59,11 @@ def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
         wrapper += "/" if file.kind == "npz" else "."
     found: list[FileLayout] = []
     for each in _find_wrappers(keys, file.kind) if wrapper is None else [wrapper]:
-        if each.startswith(tuple(match.wrapper for match in found)):
-            continue  # a part of what a shorter one holds
-        match = _find_layout(keys, file.kind, each)
-        found += [] if match is None else [match]
+        # What begins with a shorter one is a part of what that holds.
+        if not each.startswith(tuple(match.wrapper for match in found)):
+            found += _find_layout(keys, file.kind, each)
     if not found and wrapper is None:  # without a patch kernel: loading lists all that is missing
-        match = _find_layout(keys, file.kind, "")
-        found += [] if match is None else [match]
+        found += _find_layout(keys, file.kind, "")
     asked = _other_head(found[0], keys) if len(found) == 1 and wrapper is None else []
     if len(found) == 1 and not asked:
         return found[0]
@@ -96,8 +94,8 @@ def _other_head(found: FileLayout, keys: list[str]) -> list[str]:
     return foreign_features([key for key in keys if not key.startswith(found.wrapper)])
 
 
-def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:
-    """The layout that matches most names after a wrapper, and at least half of them."""
+def _find_layout(keys: list[str], kind: str, wrapper: str) -> list[FileLayout]:
+    """The layout that matches most names after a wrapper, if it matches at least half of them."""
     start = len(wrapper)
     names = [_current_name(key[start:], kind) for key in keys if key.startswith(wrapper)]
     matches = (
@@ -108,7 +106,7 @@ def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:
     )
     (hits, _), found = max(matches, key=lambda match: match[0])  # the first of equals
     needed = 0.5 * sum(not found.layout.is_other(name) for name in names)
-    return found if hits and hits >= needed else None
+    return [found] if hits and hits >= needed else []
 
 
 def _find_wrappers(keys: list[str], kind: str) -> list[str]:

@@ -132,9 +132,8 @@ class Sidecar:
     def doubt(self, where: str, name: str | None, notes: Any = None) -> None:
         """Refuses a name of timm that does not tell a setting of the checkpoint."""
         for doubt in _DOUBTS:
-            if notes is not None and doubt.notes not in str(notes):
-                continue
-            if name is not None and re.fullmatch(doubt.names, name):
+            is_noted = notes is None or doubt.notes in str(notes)
+            if is_noted and name is not None and re.fullmatch(doubt.names, name):
                 self.refuse(f"{where}: {doubt.text.format(name)}", doubt.field)
 
     def follow(self, rule: keys.Sets, value: Any, where: str) -> None:
