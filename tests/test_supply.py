@@ -90,6 +90,7 @@ MAJORS = {
     "keras-hub": 0,
     "pycocotools": 2,
     "tokenizers": 0,
+    "protobuf": 7,
     "pyarrow": 26,
     "usearch": 2,
 }
