@@ -6,38 +6,16 @@ are imported here. `import keras_vit` imports this module.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
+import pkgutil
 import zipfile
 import zlib
 
 import keras
 
-import keras_vit.layers.any_aspect
-import keras_vit.layers.any_size
-import keras_vit.layers.attention
-import keras_vit.layers.block
-import keras_vit.layers.causal
-import keras_vit.layers.convolution
-import keras_vit.layers.earlier
-import keras_vit.layers.float32
-import keras_vit.layers.grid_attention
-import keras_vit.layers.merging
-import keras_vit.layers.microbatches
-import keras_vit.layers.mlp
-import keras_vit.layers.neighbors
-import keras_vit.layers.pairs
-import keras_vit.layers.patches
-import keras_vit.layers.pixels
-import keras_vit.layers.pooling
-import keras_vit.layers.post_norm
-import keras_vit.layers.relative
-import keras_vit.layers.residual
-import keras_vit.layers.rotary
-import keras_vit.layers.text
-import keras_vit.layers.tokens
-import keras_vit.layers.upsampling
-import keras_vit.layers.windows
+import keras_vit.layers
 import keras_vit.models.attention
 import keras_vit.models.pyramid
 import keras_vit.runtime.model
@@ -45,12 +23,16 @@ import keras_vit.train.distillation
 import keras_vit.train.losses
 import keras_vit.train.metrics
 import keras_vit.train.optimizers
-import keras_vit.train.schedules  # noqa: F401 - registers the classes
+import keras_vit.train.schedules
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.reading import open_regular, refusing
 from keras_vit.weights.formats import check_keras_file
 from keras_vit.weights.load import check_finite
+
+# All layers, with those that nothing imported above uses.
+for _module in pkgutil.iter_modules(keras_vit.layers.__path__):
+    importlib.import_module(f"keras_vit.layers.{_module.name}")
 
 _DAMAGE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
