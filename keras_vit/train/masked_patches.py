@@ -13,6 +13,20 @@ from keras_vit.layers.patches import PatchMask
 from keras_vit.models.feature_extraction import token_stage
 from keras_vit.runtime.model import Model
 
+_PRETRAIN_WITHOUT = "Pre-train it with 0; the weights are the same"
+# Fields that must be off, what is needed in their place, and what to do.
+_EXCLUDED = (
+    ("num_merged_tokens", "one token per patch", _PRETRAIN_WITHOUT),
+    ("max_num_patches", "images of one size", "Build or load it with max_num_patches=None"),
+    ("patch_dropout_rate", "every patch", _PRETRAIN_WITHOUT),
+    (
+        "any_size",
+        "images of a known size",
+        "Pre-train keras_vit.models.resize_model(model, (height, width)); "
+        "resize_model(model, None) makes it one for any size again",
+    ),
+)
+
 
 def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     """Builds a model that predicts masked patches with the layers of a classifier.
@@ -48,29 +62,13 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             "Masked patch prediction needs a Vision Transformer of this package with "
             f"`include_preprocessing=True`. Received: {model!r}."
         )
-    if config.num_merged_tokens:
-        raise ValueError(
-            "Masked patch prediction needs one token per patch. Received: a model with "
-            f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the "
-            "weights are the same."
-        )
-    if config.takes_patches:
-        raise ValueError(
-            "Masked patch prediction needs images of one size. Received: a model with "
-            f"max_num_patches={config.max_num_patches}. Build or load it with max_num_patches=None."
-        )
-    if config.patch_dropout_rate:
-        raise ValueError(
-            "Masked patch prediction needs every patch. Received: a model with "
-            f"patch_dropout_rate={config.patch_dropout_rate}. Pre-train it with 0; the "
-            "weights are the same."
-        )
-    if config.any_size:
-        raise ValueError(
-            "Masked patch prediction needs images of a known size. Received: a model with "
-            "any_size=True. Pre-train keras_vit.models.resize_model(model, (height, width)); "
-            "resize_model(model, None) makes it one for any size again."
-        )
+    for field, needed, advice in _EXCLUDED:
+        value = getattr(config, field)
+        if value:
+            raise ValueError(
+                f"Masked patch prediction needs {needed}. Received: a model with {field}={value}. "
+                f"{advice}."
+            )
     patches = math.prod(config.grid)
     images = keras.Input(config.input_shape, name="images")
     sources = keras.Input((patches,), dtype="int32", name="sources")
