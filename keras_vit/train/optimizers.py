@@ -9,8 +9,26 @@ from typing import Any
 import keras
 
 
+class _DecayOfKernels(keras.optimizers.Optimizer):
+    """An optimizer whose weight decay may leave out all variables but kernels."""
+
+    decay_kernels_only: bool
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        self._are_kernels = list(map(is_kernel, variables))
+        super().build(variables)
+
+    def _use_weight_decay(self, variable: keras.Variable) -> bool:
+        if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
+            return False
+        return super()._use_weight_decay(variable)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "decay_kernels_only": self.decay_kernels_only}
+
+
 @keras.saving.register_keras_serializable("keras_vit")
-class AdamW(keras.optimizers.AdamW):
+class AdamW(_DecayOfKernels, keras.optimizers.AdamW):
     """AdamW as in PyTorch and optax, with a learning rate factor for every variable.
 
     The factor also scales the weight decay, as in the fine-tuning of BEiT and timm. Epsilon is
@@ -61,7 +79,6 @@ class AdamW(keras.optimizers.AdamW):
                 "Call `layerwise_decay` on the trained model, after freezing layers."
             )
         self._factors = [float(self.rate_factors.get(path, 1.0)) for path in paths]
-        self._are_kernels = list(map(is_kernel, variables))
         super().build(variables)
 
     def apply(
@@ -143,18 +160,12 @@ class AdamW(keras.optimizers.AdamW):
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `update_step` does, with the learning rate of each variable
 
-    def _use_weight_decay(self, variable: keras.Variable) -> bool:
-        if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
-            return False
-        return super()._use_weight_decay(variable)
-
     def get_config(self) -> dict[str, Any]:
-        own = {"rate_factors": self.rate_factors, "decay_kernels_only": self.decay_kernels_only}
-        return {**super().get_config(), **own}
+        return {**super().get_config(), "rate_factors": self.rate_factors}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class SGD(keras.optimizers.SGD):
+class SGD(_DecayOfKernels, keras.optimizers.SGD):
     """SGD with momentum as in the official code: `v = g + m v`, then `w = w - rate * v`.
 
     In `keras.optimizers.SGD`, the learning rate is part of the velocity: `v = m v - rate * g`. The
@@ -184,10 +195,6 @@ class SGD(keras.optimizers.SGD):
         super().__init__(learning_rate=learning_rate, momentum=momentum, **kwargs)
         self.decay_kernels_only = decay_kernels_only
 
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        self._are_kernels = list(map(is_kernel, variables))
-        super().build(variables)
-
     def update_step(
         self,
         gradient: keras.KerasTensor,
@@ -215,14 +222,6 @@ class SGD(keras.optimizers.SGD):
             grad=tf.convert_to_tensor(gradient),
             momentum=self.momentum,
         )
-
-    def _use_weight_decay(self, variable: keras.Variable) -> bool:
-        if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
-            return False
-        return super()._use_weight_decay(variable)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "decay_kernels_only": self.decay_kernels_only}
 
 
 def _has_one_operator(variable: Any) -> bool:
