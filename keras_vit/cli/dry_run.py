@@ -17,8 +17,13 @@ from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.hyperparameters import Recipe
-from keras_vit.train.new_head import scope_of
-from keras_vit.train.stages import plan_run, share_of_pixels
+from keras_vit.train.stages import (
+    divide_steps,
+    plan_run,
+    share_of_pixels,
+    training_batches,
+    validation_batches,
+)
 from keras_vit.train.tasks import compile_for
 
 if TYPE_CHECKING:
@@ -173,7 +178,7 @@ class _TimeSteps(keras.callbacks.Callback):
         self.ends.append(time.perf_counter())
         least, most = _STEPS
         timed = len(self.ends) - 1 - _FIRST_STEPS
-        seconds = self.ends[-1] - self.ends[min(_FIRST_STEPS, len(self.ends) - 1)]
+        seconds = self.ends[-1] - self.ends[0] - self.first
         if timed >= most or (timed >= least and seconds > _SECONDS):
             self.model.stop_training = True
 
@@ -226,35 +231,22 @@ def estimate_time(
         seed: Seed of the run.
         macs: Multiply-accumulates of a timed step at most, which decide its images.
     """
-    from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
-
     compile_for(model, recipe, images)
     affordable = max(1, int(min(_MACS, macs) / count_training_macs(model)))
     replicas = model.distribute_strategy.num_replicas_in_sync
     batch = max(replicas, min(recipe.batch_size, affordable) // replicas * replicas)
-    steps = _FIRST_STEPS + _STEPS[1]
-    repeats = -(-steps * batch // images.num_images)
-    options: dict[str, Any] = {"image_size": recipe.image_size}
-    if model.inputs[0].shape[1]:
-        options = {}
-    with scope_of(model):
-        augmented = (recipe.augmentation, seed)
-        batches = train_batches(
-            images, model, batch, *augmented, repeats=repeats, steps=steps, **options
-        )
-    timer = _time_steps(model, batches)
+    timed = recipe.replace(batch_size=batch)
+    steps = divide_steps(_FIRST_STEPS + _STEPS[1], 1, images.num_images, batch)
+    timer = _time_steps(model, training_batches(model, images, timed, steps, seed))
     plan = plan_run(recipe, images.num_images)
     trained_images = plan.epochs * plan.steps * recipe.batch_size
     share = share_of_pixels(recipe.progressive_sizes)
     seconds, tested = timer.first + timer.each * trained_images * share / batch, 0.0
     if validation is not None:
-        part = validation
         limit = (_FIRST_STEPS + _STEPS[0]) * batch
-        if part.num_images > limit:
-            part = part.split(limit)[1]
-        with scope_of(model):
-            held_out = eval_batches(part, model, batch, **options)
+        part = validation.split(limit)[1] if validation.num_images > limit else validation
         tester = _TimeSteps()
+        held_out = validation_batches(model, part, timed)
         model.evaluate(held_out, callbacks=[tester], verbose=0)
         each = tester.each / batch * validation.num_images
         tested = each + max(tester.first - _FIRST_STEPS * tester.each, 0.0)

@@ -25,22 +25,21 @@ from keras_vit.runtime.model import Model
 from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
-from keras_vit.train.new_head import adapt_model, scope_of
+from keras_vit.train.new_head import adapt_model
 from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.stages import (
     EarlierEpochs,
-    Epochs,
     augmentation_of,
     carry_over,
     plan_run,
     plan_stages,
     training_batches,
+    validation_batches,
 )
 from keras_vit.train.starting_head import start_head
 from keras_vit.train.tasks import MONITORS, build_loss, compile_for, in_units, standardized
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
-    from keras_vit.data.augmentation import Augmentation
     from keras_vit.data.image_set import ImageSet
 
 
@@ -317,13 +316,12 @@ def _train(
         for callback in (*callbacks, *own):
             if isinstance(callback, (SaveBest, EarlyStopping)):
                 callback.first_epoch = stage.first
-        augmented = (augmentation_of(recipe, stage), seed + number)
-        training, evaluation = _batches(current, images, recipe, validation, plan, augmented)
+        staged = recipe.replace(augmentation=augmentation_of(recipe, stage))
         history = current.fit(
-            training,
+            training_batches(current, images, staged, plan, seed + number),
             initial_epoch=stage.first,
             epochs=stage.end,
-            validation_data=evaluation,
+            validation_data=validation and validation_batches(current, validation, recipe),
             callbacks=[*callbacks, *own],
             shuffle=False,  # the pipeline shuffles
             verbose=verbose,
@@ -331,22 +329,3 @@ def _train(
         history.params["first_epoch"] = stage.first  # of the last image size
         previous = current
     return TrainingResult(in_units(model), history)
-
-
-def _batches(
-    model: Model,
-    images: ImageSet,
-    recipe: Recipe,
-    validation: ImageSet | None,
-    plan: Epochs,
-    augmented: tuple[Augmentation, int],
-) -> tuple[Any, Any]:
-    """Batches to train on, and to validate on if there are images for it."""
-    from keras_vit.data.batches import eval_batches  # TensorFlow
-
-    training = training_batches(model, images, recipe, plan, augmented)
-    if validation is None:
-        return training, None
-    size = None if model.inputs[0].shape[1] else recipe.image_size
-    with scope_of(model):
-        return training, eval_batches(validation, model, recipe.batch_size, image_size=size)

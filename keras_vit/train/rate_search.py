@@ -12,7 +12,7 @@ from keras_vit.runtime.model import Model
 from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
-from keras_vit.train.stages import Epochs, training_batches
+from keras_vit.train.stages import divide_steps, training_batches
 from keras_vit.train.tasks import build_loss, standardize_head
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
@@ -93,8 +93,8 @@ def search_learning_rate(
             scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
             fields = {**scheduled.get_config(), "learning_rate": lowest}
             model.compile(type(scheduled).from_config(fields), build_loss(recipe, images))
-            plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
-            batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
+            plan = divide_steps(steps, 1, images.num_images, recipe.batch_size)
+            batches = training_batches(model, images, recipe, plan, seed)
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)
     finally:
         for variable, value in zip(model.variables, before, strict=True):

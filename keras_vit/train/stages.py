@@ -46,29 +46,18 @@ class Epochs:
     repeats: int
 
 
-def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
-    """Divides the steps of a recipe into epochs of equal length.
-
-    An epoch reads all images about once, or has 100 steps where that is more. Because epochs are
-    equally long, up to `epochs - 1` steps may follow the last step of the recipe. The learning rate
-    is at its end value then; where that is 0, these steps change nothing.
-
-    Args:
-        steps: Steps of the recipe.
-        num_images: Training images.
-        batch_size: Images per step.
-
-    Returns:
-        `Epochs`.
-    """
-    length = max(num_images / batch_size, min(_MIN_STEPS, steps))
-    epochs = math.ceil(steps / length - 1e-9)
+def divide_steps(steps: int, epochs: int, num_images: int, batch_size: int) -> Epochs:
+    """Divides steps into epochs of equal length, the last of which may have more than are left."""
     each = math.ceil(steps / epochs)
     return Epochs(epochs, each, math.ceil(each * batch_size / num_images))
 
 
 def plan_run(recipe: Recipe, num_images: int) -> Epochs:
     """The epochs of a recipe: those it states, or of its steps as many for each image size.
+
+    Of steps, an epoch reads all images about once, or has 100 steps where that is more. Because
+    epochs are equally long, up to `epochs - 1` steps may follow the last step of the recipe. The
+    learning rate is at its end value then; where that is 0, these steps change nothing.
 
     Args:
         recipe: The recipe.
@@ -79,12 +68,11 @@ def plan_run(recipe: Recipe, num_images: int) -> Epochs:
     """
     steps, stages = recipe.count_steps(num_images), max(1, len(recipe.progressive_sizes))
     if recipe.epochs is None:
-        count = plan_epochs(steps, num_images, recipe.batch_size).epochs
-        epochs = -(-count // stages) * stages
+        length = max(num_images / recipe.batch_size, min(_MIN_STEPS, steps))
+        epochs = math.ceil(math.ceil(steps / length - 1e-9) / stages) * stages
     else:
         epochs = max(math.ceil(recipe.epochs), stages)
-    each = -(-steps // epochs)
-    return Epochs(epochs, each, -(-each * recipe.batch_size // num_images))
+    return divide_steps(steps, epochs, num_images, recipe.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,13 +116,9 @@ def augmentation_of(recipe: Recipe, stage: Stage) -> Augmentation:
 
 
 def training_batches(
-    model: Model,
-    images: ImageSet,
-    recipe: Recipe,
-    plan: Epochs,
-    augmented: tuple[Augmentation, int],
+    model: Model, images: ImageSet, recipe: Recipe, plan: Epochs, seed: int
 ) -> Any:
-    """Batches to train on by a recipe, with an augmentation and its seed."""
+    """Batches to train on by a recipe."""
     from keras_vit.data.batches import train_batches  # TensorFlow
 
     with scope_of(model):
@@ -142,12 +126,22 @@ def training_batches(
             images.balanced() if recipe.balanced_sampling else images,
             model,
             recipe.batch_size,
-            *augmented,
+            recipe.augmentation,
+            seed,
             class_weights=list(images.class_weights()) if recipe.class_weights else None,
             repeats=plan.repeats,
             steps=plan.steps,
             image_size=None if model.inputs[0].shape[1] else recipe.image_size,
         )
+
+
+def validation_batches(model: Model, images: ImageSet, recipe: Recipe) -> Any:
+    """Batches to validate a model on that is trained by a recipe."""
+    from keras_vit.data.batches import eval_batches  # TensorFlow
+
+    size = None if model.inputs[0].shape[1] else recipe.image_size
+    with scope_of(model):
+        return eval_batches(images, model, recipe.batch_size, image_size=size)
 
 
 def carry_over(old: Model, new: Model) -> None:

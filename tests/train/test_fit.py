@@ -14,7 +14,7 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.image_set import read_arrays
 from keras_vit.resize import resize_positions
 from keras_vit.train.fit import evaluate_accuracy
-from keras_vit.train.stages import Epochs, plan_epochs
+from keras_vit.train.stages import Epochs, plan_run
 from tests.fixtures import fill_random, tiny_config
 
 RECIPE = keras_vit.train.Recipe(
@@ -73,7 +73,7 @@ def pretrained():
     ],
 )
 def test_steps_are_divided_into_epochs(steps, images, batch, expected):
-    plan = plan_epochs(steps, images, batch)
+    plan = plan_run(RECIPE.replace(steps=steps, batch_size=batch), images)
     assert plan == expected
     assert steps <= plan.epochs * plan.steps < steps + plan.epochs
     assert plan.steps * batch <= plan.repeats * images
