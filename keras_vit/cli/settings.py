@@ -7,6 +7,7 @@ Nothing here imports Keras, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -95,26 +96,10 @@ class Setting:
         Raises:
             ValueError: If it is no value of this setting.
         """
-        kind = _without_none(self.kind)
-        if value == NONE and kind is not self.kind:
-            return None
-        if typing.get_origin(kind) is tuple:
-            return self._tuple(value, typing.get_args(kind))
-        if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)  # such as validation = 0.1
-        if not _is_a(value, kind):
-            raise self._wrong(value)
-        return float(value) if kind is float else value
-
-    def _tuple(self, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        if kinds[-1] is Ellipsis:
-            kinds = kinds[:1] * len(values)
-        elif len(values) == 1 and len(set(kinds)) == 1:
-            values = values * len(kinds)  # a square
-        if len(values) != len(kinds) or not all(map(_is_a, values, kinds)):
-            raise self._wrong(value)
-        return tuple(float(v) if k is float else v for v, k in zip(values, kinds, strict=True))
+        try:
+            return _convert(value, self.kind)
+        except ValueError:
+            raise self._wrong(value) from None
 
     def _wrong(self, value: Any) -> ValueError:
         expected = re.sub(r"<class '(\w+)'>", r"\1", str(self.kind)).replace("None", NONE)
@@ -127,18 +112,29 @@ def _without_none(kind: Any) -> Any:
     return kind
 
 
-def _is_a(value: Any, kind: Any) -> bool:
+def _convert(value: Any, kind: Any) -> Any:
+    """A value of a file as one of a kind; raises a ValueError if it is none."""
     kinds = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return any(_is_a(value, each) for each in kinds)
+        if value == NONE and type(None) in kinds:
+            return None
+        for each in kinds:
+            with contextlib.suppress(ValueError):
+                return _convert(value, each)
+        raise ValueError
     if kinds:
-        is_list = isinstance(value, list | tuple)
-        return is_list and len(value) == len(kinds) and all(map(_is_a, value, kinds))
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, int | float) and abs(value) < _MOST
-    return isinstance(value, kind) and (not isinstance(value, int) or abs(value) < _MOST)
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(values)
+        elif len(values) == 1 and len(set(kinds)) == 1:
+            values = values * len(kinds)  # a square
+        return tuple(_convert(*pair) for pair in zip(values, kinds, strict=True))
+    if kind is str and type(value) in (int, float):
+        return str(value)  # such as validation = 0.1
+    is_number = kind in (int, float) and type(value) in (int, kind)
+    if (is_number and not abs(value) < _MOST) or not (is_number or type(value) is kind):
+        raise ValueError
+    return float(value) if kind is float else value
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
@@ -288,8 +284,6 @@ def split_settings(*sources: Mapping[str, Any]) -> Settings:
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The settings that make a recipe of any other."""
-    fields: dict[str, Any] = {
-        field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)
-    }
-    augmentation = vars(fields.pop("augmentation"))
-    return {**fields, **augmentation}
+    fields = dict(vars(recipe))
+    augmentation = fields.pop("augmentation")
+    return {**fields, **vars(augmentation)}
