@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.cli.plan import RunPlan
 from keras_vit.evaluate.compute import training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters, count_training_macs
 from keras_vit.progress import duration_text
@@ -28,31 +29,21 @@ from keras_vit.train.tasks import compile_for
 
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation
-    from keras_vit.data.image_set import ImageSet
 
 _MACS = 5e11  # of a timed step at most: some seconds on a processor
 _FIRST_STEPS = 3  # trace and compile, and fill buffers
 _SECONDS, _STEPS = 10.0, (5, 50)  # how long, and how many steps, are timed
 
 
-def describe_run(
-    model: Model,
-    recipe: Recipe,
-    images: ImageSet,
-    validation: ImageSet | None,
-    seed: int = 0,
-    is_timed: bool = False,
-) -> Iterator[tuple[str, str]]:
+def describe_run(model: Model, plan: RunPlan, is_timed: bool) -> Iterator[tuple[str, str]]:
     """Estimates of a run, as pairs of a name and a text.
 
     Args:
         model: The model to train.
-        recipe: The recipe.
-        images: Training images.
-        validation: Validation images.
-        seed: Seed of the run.
+        plan: The run.
         is_timed: Whether to time some steps, which trains the model.
     """
+    recipe, images, validation = plan.recipe, plan.data.training, plan.data.validation
     num_images, num_validation = images.num_images, validation.num_images if validation else 0
     steps = recipe.count_steps(num_images)
     epochs = plan_run(recipe, num_images)
@@ -83,7 +74,7 @@ def describe_run(
     share = share_of_pixels(recipe.progressive_sizes)
     yield "computation", f"{training_exaflops(model, trained_images) * share:,.4g} exaFLOPs"
     if is_timed:
-        yield "time", _time(model, recipe, images, validation, seed)
+        yield "time", _time(model, plan)
 
 
 def optimizer_text(recipe: Recipe, num_images: int) -> str:
@@ -213,33 +204,24 @@ class Estimate(NamedTuple):
     validation: float = 0.0
 
 
-def estimate_time(
-    model: Model,
-    recipe: Recipe,
-    images: ImageSet,
-    validation: ImageSet | None,
-    seed: int,
-    macs: float = _MACS,
-) -> Estimate:
+def estimate_time(model: Model, plan: RunPlan, macs: float = _MACS) -> Estimate:
     """Estimates the duration of a run from its steps after the first ones, which train.
 
     Args:
         model: The model to train.
-        recipe: The recipe.
-        images: Training images.
-        validation: Validation images.
-        seed: Seed of the run.
+        plan: The run.
         macs: Multiply-accumulates of a timed step at most, which decide its images.
     """
+    recipe, images, validation = plan.recipe, plan.data.training, plan.data.validation
     compile_for(model, recipe, images)
     affordable = max(1, int(min(_MACS, macs) / count_training_macs(model)))
     replicas = model.distribute_strategy.num_replicas_in_sync
     batch = max(replicas, min(recipe.batch_size, affordable) // replicas * replicas)
     timed = recipe.replace(batch_size=batch)
     steps = divide_steps(_FIRST_STEPS + _STEPS[1], 1, images.num_images, batch)
-    timer = _time_steps(model, training_batches(model, images, timed, steps, seed))
-    plan = plan_run(recipe, images.num_images)
-    trained_images = plan.epochs * plan.steps * recipe.batch_size
+    timer = _time_steps(model, training_batches(model, images, timed, steps, plan.run.seed))
+    whole = plan_run(recipe, images.num_images)
+    trained_images = whole.epochs * whole.steps * recipe.batch_size
     share = share_of_pixels(recipe.progressive_sizes)
     seconds, tested = timer.first + timer.each * trained_images * share / batch, 0.0
     if validation is not None:
@@ -250,18 +232,16 @@ def estimate_time(
         model.evaluate(held_out, callbacks=[tester], verbose=0)
         each = tester.each / batch * validation.num_images
         tested = each + max(tester.first - _FIRST_STEPS * tester.each, 0.0)
-        seconds += each * (plan.epochs - 1) + tested
+        seconds += each * (whole.epochs - 1) + tested
     return Estimate(seconds, len(timer.ends) - 1, batch, tested)
 
 
-def _time(
-    model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
-) -> str:
-    seconds, steps, batch, _ = estimate_time(model, recipe, images, validation, seed)
+def _time(model: Model, plan: RunPlan) -> str:
+    seconds, steps, batch, _ = estimate_time(model, plan)
     text = f"about {duration_text(seconds)} here, from {steps} steps of {batch} images"
-    if batch == recipe.batch_size:
+    if batch == plan.recipe.batch_size:
         return text
-    return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"
+    return f"{text}; steps of {plan.recipe.batch_size} are faster for each image on accelerators"
 
 
 def _time_steps(model: Model, batches: Any, epochs: int = 1) -> _TimeSteps:

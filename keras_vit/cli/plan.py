@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 from typing import Any
 
 from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.cli.run_settings import AUTO, RunSettings
 from keras_vit.cli.settings import Settings
-from keras_vit.config import Preprocessing, field_value
+from keras_vit.config import Preprocessing, ViTConfig, field_value
 from keras_vit.create import create_model
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.labelled_set import describe_held_out
@@ -18,6 +19,7 @@ from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.new_head import adapt_model
 from keras_vit.train.recipes import find_recipe
+from keras_vit.train.run_folder import read_config
 from keras_vit.train.sizing import WHOLE, plan_training
 from keras_vit.train.starting_head import NEEDED, can_start
 from keras_vit.train.tasks import build_loss
@@ -83,14 +85,8 @@ def make_plan(settings: Settings) -> RunPlan:
     head = changes.get("initial_head") or (
         "zeros" if changes.keys() & _DECIDED and not changes.get("lora_rank") else None
     )
-    small = plan_training(
-        data.training.num_images,
-        _is_pretrained(run),
-        task,
-        sizes,
-        changes.get("lora_rank", 0),
-        head,
-    )
+    rank, num_images = changes.get("lora_rank", 0), data.training.num_images
+    small = plan_training(num_images, _is_pretrained(run), task, sizes, rank, head)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
@@ -226,6 +222,20 @@ def _changed(
     adapted = adapt_model(model, classes, **options)
     adapted.load_report = model.load_report
     return adapted
+
+
+def patch_pixels(model: Model) -> int | None:
+    """Pixels along a patch of a ViT for square images; `None` of other models."""
+    config, size = getattr(model, "config", None), model.input_shape[1]
+    if not isinstance(config, ViTConfig) or size is None or size != model.input_shape[2]:
+        return None
+    return config.patch_size[0] * (config.stem.stride if config.stem else 1)
+
+
+def earlier_plan(plan: RunPlan) -> dict[str, Any]:
+    """What the folder of a run says about the recipe that it began with; empty for a new run."""
+    before = read_config(pathlib.Path(plan.run.output)).get("plan", {})
+    return before if before.get("source", "").startswith(plan.recipe.source) else {}
 
 
 def _is_pretrained(run: RunSettings) -> bool:

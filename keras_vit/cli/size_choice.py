@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from keras_vit.cli.plan import RunPlan, build_model
+from keras_vit.cli.plan import RunPlan, build_model, earlier_plan, patch_pixels
 from keras_vit.cli.run_settings import AUTO
 from keras_vit.cli.settings import Settings
-from keras_vit.config import ViTConfig
 from keras_vit.data.strata import hold_out
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.linear_fits import explained_variance
@@ -22,7 +20,6 @@ from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.new_head import scope_of
-from keras_vit.train.run_folder import read_config
 from keras_vit.train.sizing import FEW_IMAGES, plan_training
 from keras_vit.train.starting_head import StartingImages, can_start
 
@@ -93,8 +90,8 @@ def choose_size(
         with scope_of(model):
             return build_model(at(pixels))
 
-    before = read_config(pathlib.Path(run.output)).get("plan", {})
-    if before.get("source", "").startswith(recipe.source):
+    before = earlier_plan(plan)
+    if before:
         kept = before["image_size"] or size
         return (at(kept), built(kept)) if kept > size else (plan, model)
     images = start.sample
@@ -140,11 +137,8 @@ def _noted(plan: RunPlan, reason: str) -> RunPlan:
 
 def _larger(model: Model) -> int | None:
     """The larger size, of whole patches; `None` of models that have none."""
-    config, size = getattr(model, "config", None), model.input_shape[1]
-    if not isinstance(config, ViTConfig) or size is None or size != model.input_shape[2]:
-        return None
-    patch = config.patch_size[0] * (config.stem.stride if config.stem else 1)  # pixels
-    return int(_LARGER * size) // patch * patch
+    patch = patch_pixels(model)
+    return None if patch is None else int(_LARGER * model.input_shape[1]) // patch * patch
 
 
 def _smaller_side(images: ImageSet) -> float:

@@ -6,7 +6,6 @@ learning rate follows the clock where steps take longer than estimated, and trai
 
 from __future__ import annotations
 
-import pathlib
 import time
 from collections.abc import Callable
 
@@ -14,15 +13,13 @@ import keras
 
 from keras_vit.cli.dry_run import estimate_time
 from keras_vit.cli.output import complain
-from keras_vit.cli.plan import RunPlan
+from keras_vit.cli.plan import RunPlan, earlier_plan, patch_pixels
 from keras_vit.cli.run_settings import AUTO
-from keras_vit.config import ViTConfig
 from keras_vit.evaluate.counting import count_training_macs
 from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
-from keras_vit.train.run_folder import read_config
 from keras_vit.train.schedules import Paced
 from keras_vit.train.starting_head import STARTING_IMAGES
 
@@ -106,8 +103,8 @@ def fit_into_time(
         return recipe, []
     limit = 60 * run.minutes
     deadline = start + limit
-    before = read_config(pathlib.Path(run.output)).get("plan", {})
-    if before.get("source", "").startswith(recipe.source):
+    before = earlier_plan(plan)
+    if before:
         names = ("source", "steps", "warmup_steps", "image_size")
         same = recipe.replace(**{name: before[name] for name in names})
         return same, [KeepTime(deadline, before["steps"])]
@@ -115,8 +112,7 @@ def fit_into_time(
     if count_training_macs(model) * recipe.steps * recipe.batch_size < _SLOW * limit:
         return recipe, []
     with Progress("first steps, to estimate the time", None, "steps", verbose):
-        settings = recipe, images, plan.data.validation, run.seed, _TIMED * limit
-        found = estimate_time(model, *settings)
+        found = estimate_time(model, plan, _TIMED * limit)
     left = deadline - time.monotonic()
     if recipe.initial_head == "probe":  # a step takes about as long as features of three batches
         share = min(images.num_images, STARTING_IMAGES) / (3 * recipe.batch_size * recipe.steps)
@@ -139,10 +135,9 @@ def fit_into_time(
 
 def _sizes(model: Model) -> list[tuple[int, float]]:
     """Smaller image sizes of whole patches, and their cost as a share."""
-    config, size = model.config, model.input_shape[1]
-    if not isinstance(config, ViTConfig) or size is None or size != model.input_shape[2]:
+    patch, size = patch_pixels(model), model.input_shape[1]
+    if patch is None:
         return []
-    patch = config.patch_size[0] * (config.stem.stride if config.stem else 1)  # pixels
     sizes = [int(share * size) // patch * patch for share in _SHARES]
     return [(each, (each / size) ** 2) for each in sizes if each >= 4 * patch]
 

@@ -109,7 +109,7 @@ def train_model(
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), ("held out", plan.held_out)]
         facts = [*(fact for fact in facts if fact[1]), *describe_weights(report)]
-        print_facts([*facts, *describe_run(planned, recipe, images, held_out, run.seed, dry_run)])
+        print_facts([*facts, *describe_run(planned, plan, dry_run)])
     if preview is not None:
         from keras_vit.data.preview import write_preview
 
