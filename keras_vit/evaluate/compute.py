@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from typing import TYPE_CHECKING
 
 import keras
 
 from keras_vit.config import field_value
 from keras_vit.evaluate.counting import (
-    CountedConfig,
+    Countable,
     StageCount,
     count_activations,
     count_macs,
@@ -21,9 +20,6 @@ from keras_vit.evaluate.counting import (
 )
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.runtime.private_names import flatten_layers
-
-if TYPE_CHECKING:
-    from keras_vit.config import ResNetConfig, ViTConfig
 
 # Peak FLOP/s of dense matrix products in the precision of training (bfloat16 or float16 with
 # float32 accumulation), without sparsity, from the manufacturers' data sheets.
@@ -43,9 +39,7 @@ DEVICES: dict[str, float] = {
 _SECONDS_A_DAY = 86_400
 
 
-def training_exaflops(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, images_seen: float
-) -> float:
+def training_exaflops(model: Countable, images_seen: float) -> float:
     """Floating-point operations (FLOPs) of a training run, in 10^18.
 
     A multiply-accumulate of `count_training_macs` is two operations. With images of 224 pixels the
@@ -81,7 +75,7 @@ def device_days(exaflops: float, device: str | float, utilization: float = 1.0) 
 
 
 def utilization(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
+    model: Countable,
     images_per_second: float,
     device: str | float,
     training: bool = True,
@@ -127,7 +121,7 @@ class TrainingCost:
 
 
 def training_cost(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
+    model: Countable,
     device: str | float,
     utilization: float,
     *,
@@ -218,7 +212,7 @@ class TrainingMemory:
 
 
 def training_memory(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
+    model: Countable,
     batch_size: int,
     optimizer_slots: int = 2,
     bytes_per_activation: int = 4,
@@ -261,7 +255,7 @@ def training_memory(
     )
 
 
-def _rematerializes(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> bool:
+def _rematerializes(model: Countable) -> bool:
     """Whether a configuration, or any block of a model, recomputes its activations."""
     if not isinstance(model, keras.Model):
         return field_value(model, "rematerialize", False)

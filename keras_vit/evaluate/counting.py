@@ -8,7 +8,7 @@ import functools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import keras
 
@@ -54,9 +54,11 @@ class CountedConfig(Protocol):
     def __hash__(self) -> int: ...
 
 
-def count_stages(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, training: bool = False
-) -> list[StageCount]:
+_Config = ViTConfig | ResNetConfig | CountedConfig
+Countable: TypeAlias = keras.Model | _Config  # what has a cost that can be counted
+
+
+def count_stages(model: Countable, training: bool = False) -> list[StageCount]:
     """Counts the cost of each stage of a model for one image, as its layers state it.
 
     No model is run, and no weights are made: a model of a configuration, ours or a new one, is
@@ -78,7 +80,7 @@ def count_stages(
             cannot be counted.
     """
     config = model if not isinstance(model, keras.Model) else getattr(model, "config", None)
-    if isinstance(config, ViTConfig | ResNetConfig | CountedConfig):
+    if isinstance(config, _Config):
         drops = training and getattr(config, "patch_dropout_rate", 0) > 0
         return list(_stages_of_config(config, drops))
     if isinstance(model, keras.Model):
@@ -88,14 +90,12 @@ def count_stages(
     )
 
 
-def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
+def count_parameters(model: Countable) -> int:
     """Counts the parameters of a model or configuration, as for `count_stages`."""
     return sum(stage.parameters for stage in count_stages(model))
 
 
-def count_macs(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, as_computed: bool = False
-) -> int:
+def count_macs(model: Countable, as_computed: bool = False) -> int:
     """Counts the multiply-accumulates of a forward pass for one image.
 
     FLOPs are twice this number.
@@ -120,7 +120,7 @@ def describe_macs(stages: Sequence[StageCount]) -> str:
     return f"{text}, as published tables count; {computed}: the last block for pooled tokens alone"
 
 
-def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
+def count_training_macs(model: Countable) -> int:
     """Counts the multiply-accumulates of a training step for one image.
 
     Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
@@ -134,9 +134,7 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedC
     return 3 * sum(macs) - next(filter(None, macs), 0) - constant
 
 
-def count_activations(
-    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, rematerialize: bool = False
-) -> int:
+def count_activations(model: Countable, rematerialize: bool = False) -> int:
     """Counts the activations that a training step stores for one image until the backward pass.
 
     They are those that XLA stores for our layers under JAX, according to its memory analysis of a
@@ -163,18 +161,13 @@ def count_activations(
 
 
 @functools.lru_cache(maxsize=64)
-def _stages_of_config(
-    config: ViTConfig | ResNetConfig | CountedConfig, training: bool
-) -> tuple[StageCount, ...]:
-    if getattr(config, "any_size", False):
+def _stages_of_config(config: _Config, training: bool) -> tuple[StageCount, ...]:
+    is_any = getattr(config, "any_size", False)
+    if is_any or (isinstance(config, ResNetConfig) and config.image_size is None):
+        cause, change = ("any_size=True", ", any_size=False") if is_any else ("image_size=None", "")
         raise ValueError(
-            "The cost of a model depends on the size of its images, and any_size=True leaves it "
-            "open. Pass `dataclasses.replace(config, image_size=224, any_size=False)`."
-        )
-    if isinstance(config, ResNetConfig) and config.image_size is None:
-        raise ValueError(
-            "The cost of a model depends on the size of its images, and image_size=None leaves it "
-            "open. Pass `dataclasses.replace(config, image_size=224)`."
+            f"The cost of a model depends on the size of its images, and {cause} leaves it open. "
+            f"Pass `dataclasses.replace(config, image_size=224{change})`."
         )
     # In another thread: Keras keeps names in use, and variables to initialise later, per thread.
     random_state = random.getstate()  # initialisers draw their seeds from it
@@ -185,9 +178,7 @@ def _stages_of_config(
         random.setstate(random_state)
 
 
-def _count_symbolic(
-    config: ViTConfig | ResNetConfig | CountedConfig, training: bool
-) -> tuple[StageCount, ...]:
+def _count_symbolic(config: _Config, training: bool) -> tuple[StageCount, ...]:
     with keras.StatelessScope(initialize_variables=False):  # nothing is allocated
         if isinstance(config, ResNetConfig):
             model = build_resnet(config)
