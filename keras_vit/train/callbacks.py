@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -96,9 +96,15 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     if not getattr(optimizer, "use_ema", False):
         yield
         return
-    variables = model.trainable_variables
+    with restored(model.trainable_variables):
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        yield
+
+
+@contextlib.contextmanager
+def restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    """Gives variables the values back that they have now, when the block ends."""
     before = [keras.ops.convert_to_numpy(variable) for variable in variables]
-    model.optimizer.finalize_variable_values(variables)
     try:
         yield
     finally:

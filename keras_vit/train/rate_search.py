@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.runtime.model import Model
 from keras_vit.train.arguments import check_types
+from keras_vit.train.callbacks import restored
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
 from keras_vit.train.stages import divide_steps, training_batches
@@ -79,7 +80,6 @@ def search_learning_rate(
             regression does not end in a dense layer with a bias.
     """
     check_types(model, recipe, images=images)
-    before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
     if not 0 < lowest < highest or steps < 3:
         raise ValueError(
             "Pass learning rates with 0 < lowest < highest, and at least 3 steps. Received: "
@@ -87,7 +87,7 @@ def search_learning_rate(
         )
     growth = (highest / lowest) ** (1 / (steps - 1))
     rising = _RisingRate(lowest, growth)
-    try:
+    with restored(model.variables):
         standardize_head(model, recipe, images)
         with scope_of(model):
             scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
@@ -96,9 +96,6 @@ def search_learning_rate(
             plan = divide_steps(steps, 1, images.num_images, recipe.batch_size)
             batches = training_batches(model, images, recipe, plan, seed)
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)
-    finally:
-        for variable, value in zip(model.variables, before, strict=True):
-            variable.assign(value)
     rates, losses = rising.rates, rising.losses
     if len(losses) < 3 or min(losses) >= losses[0]:
         began = f"it began at {losses[0]:.4f}" if losses else "it is not finite in the first step"
