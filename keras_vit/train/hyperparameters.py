@@ -307,12 +307,10 @@ class Recipe:
         from keras_vit.train.schedules import cosine, linear, staircase
 
         steps, warmup = self.count_steps(num_images), self.count_warmup(num_images)
-        rate, end = self.learning_rate, self.end_learning_rate
-        if self.schedule == "cosine":
-            return cosine(rate, steps, warmup, end)
-        if self.schedule == "linear":
-            return linear(rate, steps, warmup, end)
-        return staircase(rate, steps, warmup, self.drops)
+        if self.schedule == "staircase":
+            return staircase(self.learning_rate, steps, warmup, self.drops)
+        build = cosine if self.schedule == "cosine" else linear
+        return build(self.learning_rate, steps, warmup, self.end_learning_rate)
 
     def build_optimizer(
         self, num_images: int, rate_factors: Mapping[str, float] | None = None

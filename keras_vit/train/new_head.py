@@ -57,9 +57,17 @@ def adapt_model(
             f"Only models of this package can be adapted. Received: {type(model).__name__} "
             f"{model.name!r}. Adapt what it was built on, then build it again."
         )
-    config = _new_config(old, classes, image_size, options)
+    changes: dict[str, Any] = {"head_bias": 0.0, "classifier_activation": None, **options}
+    changes["classes"] = old.classes if classes is None else classes
+    if changes["classes"] is None:
+        raise ValueError("The model has no head. Pass `classes` to add one.")
+    if isinstance(old, ViTConfig):
+        changes.setdefault("pre_logits", None)
+        if old.pooling is None:
+            changes["pooling"] = "token" if old.class_token else "gap"
+    sized = old if image_size is None else with_size(old, image_size)
     with scope_of(model):
-        new = build(config, name=model.name)
+        new = build(replace_fields(sized, **changes), name=model.name)
         copy_weights(model, new, leave=(*HEADS, "pre_logits"))
     return new
 
@@ -67,24 +75,3 @@ def adapt_model(
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
     """Returns the scope of the strategy that a model was made under, or an empty one."""
     return model.distribute_strategy.scope() if is_distributed(model) else contextlib.nullcontext()
-
-
-def _new_config(
-    old: ViTConfig | ResNetConfig,
-    classes: int | None,
-    image_size: int | tuple[int, int] | None,
-    options: dict[str, Any],
-) -> ViTConfig | ResNetConfig:
-    changes: dict[str, Any] = dict(options)
-    changes["classes"] = old.classes if classes is None else classes
-    if changes["classes"] is None:
-        raise ValueError("The model has no head. Pass `classes` to add one.")
-    changes.setdefault("head_bias", 0.0)
-    changes.setdefault("classifier_activation", None)
-    if isinstance(old, ViTConfig):
-        changes.setdefault("pre_logits", None)
-        if old.pooling is None:
-            changes["pooling"] = "token" if old.class_token else "gap"
-    if image_size is not None:
-        old = with_size(old, image_size)
-    return replace_fields(old, **changes)

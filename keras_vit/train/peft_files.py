@@ -79,12 +79,11 @@ def save_adapter(
     arrays: dict[str, np.ndarray] = {}
     alphas: dict[str, float] = {}
     for layer in layers:
-        found = chosen.find(f"{layer.path}/kernel", config_of(model))
-        if found is None:
+        orders = _unit_orders(layer, chosen, config_of(model))
+        if not orders:
             raise ValueError(f"{layout} has no layer for {layer.path}.")
-        orders = _unit_orders(layer, *found, config_of(model))
         for key, update in _split(layer, orders).items():
-            module = _file_name(model, chosen, found[1][key]).removesuffix(".weight")
+            module = _file_name(model, chosen, key).removesuffix(".weight")
             arrays[f"{module}.lora_A.weight"] = update.a.T
             arrays[f"{module}.lora_B.weight"] = update.b.T
             alphas[module] = update.scale * update.a.shape[1]
@@ -171,11 +170,15 @@ def _check_known(model: keras.Model, layout: Layout) -> None:
         )
 
 
-def _unit_orders(layer: Dense, rule: Rule, keys: tuple[str, ...], config: Any) -> list[np.ndarray]:
-    """The units of a layer in the order of each layer that a project has in its place.
+def _unit_orders(layer: Dense, layout: Layout, config: Any) -> dict[str, np.ndarray]:
+    """The units of a layer in the order of each array that a project has in its place.
 
     A gated MLP is one product here, and two arrays in some files, the gate first or second.
     """
+    found = layout.find(f"{layer.path}/kernel", config)
+    if found is None:
+        return {}
+    rule, keys = found
     shape = (layer.frozen_kernel.shape[0], layer.units)
     heads = field_value(config, "num_heads", 1)
     units = rule.to_file(np.broadcast_to(np.arange(shape[1], dtype="float32"), shape), heads)
@@ -184,26 +187,26 @@ def _unit_orders(layer: Dense, rule: Rule, keys: tuple[str, ...], config: Any) -
     plain = all(x.ndim == 2 and (x == np.arange(shape[0])).all() for x in inputs)
     if not plain or len(units) != len(keys):
         raise CheckpointError(f"{layer.path} has its inputs in another order in such files.")
-    return [np.asarray(x)[:, 0].astype(int) for x in units]
+    return {key: np.asarray(x)[:, 0].astype(int) for key, x in zip(keys, units, strict=True)}
 
 
-def _split(layer: Dense, orders: list[np.ndarray]) -> dict[int, _Update]:
-    """The update of a layer as updates of the layers that a project has in its place."""
-    count = len(orders)
+def _split(layer: Dense, orders: dict[str, np.ndarray]) -> dict[str, _Update]:
+    """The update of a layer as updates of the arrays that a project has in its place."""
+    keys = list(orders)
     matrices = (layer.lora_kernel_a, layer.lora_kernel_b)
     a, b = (keras.ops.convert_to_numpy(matrix) for matrix in matrices)
     mask = layer.lora_mask()
     b = b if mask is None else b * mask
-    if count == 1:
-        return {0: _Update(a, b[:, orders[0]], layer.lora_scale)}
-    parts = layer.lora_parts or (True,) * count
+    if len(keys) == 1:
+        return {keys[0]: _Update(a, b[:, orders[keys[0]]], layer.lora_scale)}
+    parts = layer.lora_parts or (True,) * len(keys)
     rank = layer.lora_rank // sum(parts) if layer.lora_parts else layer.lora_rank
     updates = {}
     for row, part in enumerate(np.flatnonzero(parts)):
         rows = slice(row * rank, (row + 1) * rank) if layer.lora_parts else slice(None)
-        columns, share = a[:, rows], b[rows][:, orders[part]]
+        columns, share = a[:, rows], b[rows][:, orders[keys[part]]]
         used = columns.any(0) | share.any(1)  # a part of a lower rank ends with zeros
-        updates[int(part)] = _Update(columns[:, used], share[used], layer.lora_scale)
+        updates[keys[part]] = _Update(columns[:, used], share[used], layer.lora_scale)
     return updates
 
 
@@ -315,15 +318,11 @@ def _read_updates(
     targets: dict[tuple[str, str], tuple[Dense, int | None, np.ndarray]] = {}
     for layout in _layouts(model):
         for layer in dense_layers(model):
-            found = layout.find(f"{layer.path}/kernel", config_of(model))
-            orders = _unit_orders(layer, *found, config_of(model)) if found else []
-            for key, order in zip(found[1] if found else (), orders, strict=True):
+            orders = _unit_orders(layer, layout, config_of(model))
+            for key, order in orders.items():
                 number, within = divmod(order, len(order))
-                targets[layout.name, key] = (
-                    layer,
-                    int(number[0]) if len(orders) > 1 else None,
-                    within,
-                )
+                part = int(number[0]) if len(orders) > 1 else None
+                targets[layout.name, key] = layer, part, within
     updates: dict[Dense, dict[int | None, _Update]] = {}
     for name in [name for name in arrays if name.endswith(".lora_A.weight")]:
         module = name.removesuffix(".lora_A.weight")

@@ -192,24 +192,18 @@ def describe_probe(
     """
     probe = find_probe(method)
     tested = 0 if test is None else test.num_images
-    yield (
-        "images",
-        f"{train.num_images:,} to fit to, {tested:,} to test on, {train.num_classes} classes",
-    )
+    counts = f"{train.num_images:,} to fit to, {tested:,} to test on"
+    yield "images", f"{counts}, {train.num_classes} classes"
     stage = token_stage(model) if probe.takes_tokens else head_input_stage(model)
     network = features_of(model, stage)
     shape = network.output[stage].shape[1:]
     total = train.num_images + tested
     mebibytes = total * 4 * math.prod(shape) / 2**20
-    yield (
-        "features",
-        f"{' x '.join(map(str, shape))} of each image, {mebibytes:,.1f} MiB on the disk, kept",
-    )
+    size = " x ".join(map(str, shape))
+    yield "features", f"{size} of each image, {mebibytes:,.1f} MiB on the disk, kept"
     count = len(probe.settings)
-    yield (
-        "fits",
-        f"{folds * count + 1}: {count} values of {probe.name} on {folds} folds, one on all images",
-    )
+    fits = f"{count} values of {probe.name} on {folds} folds, one on all images"
+    yield "fits", f"{folds * count + 1}: {fits}"
     with contextlib.suppress(ValueError):  # layers of another library are not counted
         stage_bytes = max(4 * (x.inputs + x.activations) for x in count_stages(model))
         memory = 4 * count_parameters(model) + batch_size * stage_bytes + 3 * mebibytes * 2**20

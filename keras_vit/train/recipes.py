@@ -97,7 +97,6 @@ def _finetune(
 
 _RATES = (0.001, 0.003, 0.01, 0.03)
 _IMAGENET_RATES = (0.003, 0.01, 0.03, 0.06)
-_CIFAR_CROP = Augmentation(crop="resize_small", resize_size=(448, 448))
 
 # Table 4.
 FINE_TUNING: dict[str, Recipe] = {
@@ -169,18 +168,15 @@ AUGREG_FINE_TUNING: dict[str, Recipe] = {
         "CIFAR-100, Resisc45", 10_000, 500, _AUGREG_RATES
     ),
     # big_vision's transfer of B/32: means of 5 runs of 98.55 and 91.35 %.
-    "big_vision_finetune_cifar10": dataclasses.replace(
-        FINE_TUNING["finetune_cifar10"],
-        source="big_vision, configs/transfer.py",
-        augmentation=_CIFAR_CROP,
-        **_NO_DROPOUT,
-    ),
-    "big_vision_finetune_cifar100": dataclasses.replace(
-        FINE_TUNING["finetune_cifar100"],
-        source="big_vision, configs/transfer.py",
-        augmentation=_CIFAR_CROP,
-        **_NO_DROPOUT,
-    ),
+    **{
+        f"big_vision_{name}": dataclasses.replace(
+            FINE_TUNING[name],
+            source="big_vision, configs/transfer.py",
+            augmentation=Augmentation(crop="resize_small", resize_size=(448, 448)),
+            **_NO_DROPOUT,
+        )
+        for name in ("finetune_cifar10", "finetune_cifar100")
+    },
 }
 
 _PLAIN = Recipe(

@@ -239,8 +239,7 @@ class Run:
         if config.get("data") is None:
             return "", False
         keys = ("data_dir", "unreadable", "task")
-        names = [name for name in keys if config.get(name) is not None]
-        options = {name: config[name] for name in names}
+        options = {name: config[name] for name in keys if config.get(name) is not None}
         split_options = config.get("validation"), config.get("test"), config.get("seed", 0)
         try:
             data = open_training_data(config["data"], *split_options, options)

@@ -151,13 +151,11 @@ def carry_over(old: Model, new: Model) -> None:
         ValueError: If weights other than positions have other shapes.
     """
     values = _resized(old.weights, new.weights, old, new)
-    if getattr(new, "optimizer", None) is None or getattr(old, "optimizer", None) is None:
-        states: list[tuple[Any, np.ndarray]] = []
-    else:
+    if all(getattr(model, "optimizer", None) is not None for model in (old, new)):
         with scope_of(new):
             new.optimizer.build(new.trainable_variables)
-        states = _resized(old.optimizer.variables, new.optimizer.variables, old, new)
-    for variable, value in [*values, *states]:
+        values += _resized(old.optimizer.variables, new.optimizer.variables, old, new)
+    for variable, value in values:
         variable.assign(value)
 
 
