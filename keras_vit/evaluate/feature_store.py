@@ -20,6 +20,7 @@ import pathlib
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import keras
@@ -36,7 +37,6 @@ from keras_vit.runtime.compilers import ChosenByBatch
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
-    from keras_vit.data.input_transform import InputTransform
 
 _SAVE_SECONDS = 10.0  # between two records of how far the features go
 _FACTS = ("stage", "dtype", "weights", "preprocessing", "images", "num_images", "class_names")
@@ -114,6 +114,7 @@ def store_features(
     (3680, 768)
     """
     with needing_tensorflow("`store_features`"):
+        from keras_vit.data.batches import eval_batches
         from keras_vit.data.digests import digest_images, digest_transform
         from keras_vit.data.input_transform import transform_of
 
@@ -137,10 +138,14 @@ def store_features(
         done = part.open(facts)
         begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
         if not part.path(".npy").exists():
-            rows = _rows(images, begin + done, end)
+            batches: Iterable[tuple[Any, Any]] = ()
+            if begin + done < end:
+                rows = images.subset(np.arange(begin + done, end))
+                options: dict[str, Any] = {"one_hot": False, "worker": (0, 1)}
+                batches = eval_batches(rows, transform, batch_size, **options)
             task = f"features in {part.folder}"
             with Progress(task, end - begin, "images", verbose, done) as progress:
-                _compute(part, facts, network, rows, transform, batch_size, progress)
+                _compute(part, facts, network, batches, progress)
         else:
             done = end - begin
     found = part.load()
@@ -304,21 +309,14 @@ def _compute(
     part: _Part,
     facts: dict[str, Any],
     network: keras.Model,
-    images: ImageSet | None,
-    transform: InputTransform,
-    batch_size: int,
+    batches: Iterable[tuple[Any, Any]],
     progress: Progress,
 ) -> None:
     """Computes the missing rows, and records from time to time how many are there."""
-    from keras_vit.data.batches import eval_batches
-
     done, total = progress.done, progress.total
     assert total is not None
     files: list[io.BufferedRandom] = []
     saved = time.monotonic()
-    batches = () if images is None else eval_batches(
-        images, transform, batch_size, one_hot=False, worker=(0, 1)
-    )  # fmt: skip
     with contextlib.ExitStack() as stack:
         for pixels, classes in batches:
             x = np.asarray(network.predict_on_batch(pixels)[facts["stage"]], facts["dtype"])
@@ -342,8 +340,3 @@ def _compute(
     if done != total:
         raise ValueError(f"{done} of {total} images were read. The images changed meanwhile.")
     part.finish()
-
-
-def _rows(images: ImageSet, begin: int, end: int) -> ImageSet | None:
-    """The images of a range, in their order; `None` if it is empty."""
-    return images.subset(np.arange(begin, end)) if begin < end else None

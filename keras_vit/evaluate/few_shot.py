@@ -8,7 +8,7 @@ has a closed form: there is no training, and the result depends only on the feat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -262,7 +262,7 @@ def _features_and_labels(
     total = len(data[0]) if isinstance(data, tuple) else getattr(data, "num_images", None)
     task = f"features of {getattr(data, 'name', 'images')}"
     with Progress(task, total, "images", verbose) as progress:
-        for images, classes in _batches(_transformed(data, model)):
+        for images, classes in _batches(data, model):
             x = np.asarray(part.predict_on_batch(images)[stage], "float32")
             features.append(x.reshape(len(x), -1, x.shape[-1]).mean(axis=1))
             labels.append(np.asarray(classes))
@@ -272,9 +272,12 @@ def _features_and_labels(
     return np.concatenate(features), np.concatenate(labels)
 
 
-def _transformed(data: Any, model: keras.Model) -> Any:
-    """Batches of an `ImageSet`, whose classes need not be those of the model's head."""
-    if not hasattr(data, "num_classes"):
+def _batches(data: Any, model: keras.Model) -> Iterable[tuple[Any, Any]]:
+    """Batches of arrays or of an `ImageSet`, whose classes need not be those of the head."""
+    if isinstance(data, tuple):
+        starts = range(0, len(data[0]), _BATCH)
+        return ((data[0][i : i + _BATCH], data[1][i : i + _BATCH]) for i in starts)
+    if not hasattr(data, "num_classes"):  # batches already
         return data
     with needing_tensorflow("An `ImageSet`"):
         from keras_vit.data.batches import eval_batches
@@ -282,12 +285,3 @@ def _transformed(data: Any, model: keras.Model) -> Any:
 
     transform = dataclasses.replace(transform_of(model), classes=None)
     return eval_batches(data, transform, _BATCH, one_hot=False)
-
-
-def _batches(data: Any, batch_size: int = _BATCH) -> Iterator[tuple[Any, Any]]:
-    if isinstance(data, tuple):
-        images, labels = data
-        for start in range(0, len(images), batch_size):
-            yield images[start : start + batch_size], labels[start : start + batch_size]
-    else:
-        yield from data

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.data.strata import divide_labels
-from keras_vit.evaluate.logistic import logistic_path
+from keras_vit.evaluate.logistic import LinearHead, logistic_path
 from keras_vit.progress import Progress
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of `C`: with less, a head would be as good as zeros
@@ -20,16 +20,14 @@ _STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
 class _Fit(NamedTuple):
     """A kind of regression: kernels and biases by strength, and the loss of each target."""
 
-    path: Callable[
-        [np.ndarray, np.ndarray, Sequence[float]], Iterator[tuple[np.ndarray, np.ndarray]]
-    ]
+    path: Callable[[np.ndarray, np.ndarray, Sequence[float]], Iterator[LinearHead]]
     loss: Callable[[np.ndarray, np.ndarray], np.ndarray]
     strengths: tuple[float, ...]
 
 
 def fit_labels(
     features: np.ndarray, labels: np.ndarray, seed: int = 0, verbose: bool | int = True
-) -> tuple[np.ndarray, np.ndarray]:
+) -> LinearHead:
     """Fits a logistic regression to each label; cross-validation chooses one `C` for all.
 
     Args:
@@ -46,7 +44,7 @@ def fit_labels(
 
 def fit_numbers(
     features: np.ndarray, targets: np.ndarray, seed: int = 0, verbose: bool | int = True
-) -> tuple[np.ndarray, np.ndarray]:
+) -> LinearHead:
     """Fits a ridge regression to numbers; cross-validation chooses one penalty for all.
 
     Args:
@@ -86,7 +84,7 @@ def explained_variance(features: np.ndarray, targets: np.ndarray, seed: int = 0)
 
 def _best_fit(
     fit: _Fit, x: np.ndarray, y: np.ndarray, seed: int, verbose: bool | int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> LinearHead:
     with Progress("the head at the beginning", 2, "steps", verbose) as progress:
         progress.step("cross-validation")
         losses = _cross_validate(fit, x, y, seed).sum(axis=1)
@@ -115,9 +113,7 @@ def _standardize_targets(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     return (y - mean) / np.where(stddev > 0, stddev, np.inf), mean, stddev
 
 
-def _ridge_path(
-    x: np.ndarray, y: np.ndarray, penalties: Sequence[float]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _ridge_path(x: np.ndarray, y: np.ndarray, penalties: Sequence[float]) -> Iterator[LinearHead]:
     """Kernels and biases of ridge regressions on standardised features."""
     mean, stddev = x.mean(axis=0), x.std(axis=0) + _STDDEV_FLOOR
     rows, sizes, columns = np.linalg.svd((x - mean) / stddev, full_matrices=False)

@@ -21,9 +21,12 @@ _RIDGE = 1e-10  # of the preconditioner's mean eigenvalue, which keeps it invert
 _STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
 
 
+LinearHead = tuple[np.ndarray, np.ndarray]  # kernel (D, K), bias (K,)
+
+
 def logistic_path(
     features: np.ndarray, labels: np.ndarray, classes: int, strengths: Sequence[float]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[LinearHead]:
     """Fits a regression to standardised features for each strength, in turns.
 
     The loss is that of scikit-learn's `LogisticRegression`: `C` times the sum of the cross-entropy
