@@ -24,14 +24,12 @@ from keras_vit.data.shard_files import find_format
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.errors import printable
 from keras_vit.evaluate.class_predictions import Predictions
-from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
+from keras_vit.evaluate.targets import AnyPredictions
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.verify import measure_latency, size_of, synthetic_images
 from keras_vit.files import write_text
 from keras_vit.report.page import Section, render_page, render_table
 from keras_vit.train.file_predictions import classify_files, predict_labelled
-
-Predicted = Predictions | LabelPredictions | ValuePredictions
 
 
 def evaluate_model(
@@ -47,7 +45,7 @@ def evaluate_model(
 ) -> None:
     """Prints the accuracy of models and exported files on images, or the metrics of their task."""
     rows: list[dict[str, Any]] = []
-    first: Predicted | None = None
+    first: AnyPredictions | None = None
     for name in model:
         loaded = open_predictor(name, image_size)
         images = _open_images(name, loaded, data, labels, task, **reading)
@@ -93,7 +91,7 @@ def _open_images(
     return images
 
 
-def _agreement(first: Predicted, other: Predicted) -> float | None:
+def _agreement(first: AnyPredictions, other: AnyPredictions) -> float | None:
     """Share of the images with the same most probable class; `None` of other tasks."""
     if not isinstance(first, Predictions) or not isinstance(other, Predictions):
         return None

@@ -91,11 +91,9 @@ class Predictions:
 
     def count_by_class(self) -> list[tuple[int, int]]:
         """Counts correct predictions and images of every class."""
-        K = len(self.class_names)
-        right = np.bincount(self.labels[self.is_right], minlength=K)
-        return list(
-            zip(right.tolist(), np.bincount(self.labels, minlength=K).tolist(), strict=True)
-        )
+        K, right = len(self.class_names), self.labels[self.is_right]
+        counts = (np.bincount(labels, minlength=K).tolist() for labels in (right, self.labels))
+        return list(zip(*counts, strict=True))
 
     def lost_classes(self) -> list[tuple[str, int]]:
         """Lists the classes of which no image is recognised, and their number of images."""

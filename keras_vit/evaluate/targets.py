@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
-from keras_vit.evaluate.class_predictions import predict_batches
+from keras_vit.evaluate.class_predictions import Predictions, predict_batches
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
@@ -87,11 +87,10 @@ class LabelPredictions(TargetPredictions):
         """Average precision, macro and micro; F1 and exact matches at a threshold."""
         chosen, true = self.outputs >= threshold, self.targets > 0
         right = float((chosen & true).sum())
+        columns = self.targets.reshape(-1, 1), self.outputs.reshape(-1, 1)
         return {
             "macro average precision": float(_mean(self.average_precision())),
-            "micro average precision": float(
-                _average_precision(self.targets.reshape(-1, 1), self.outputs.reshape(-1, 1))[0]
-            ),
+            "micro average precision": float(_average_precision(*columns)[0]),
             "micro F1": _f1(right, float(chosen.sum()), float(true.sum())),
             "exact matches": float((chosen == true).all(axis=1).mean()),
         }
@@ -203,6 +202,9 @@ class ValuePredictions(TargetPredictions):
             for name, true, found in zip(self.names, self.targets, self.outputs, strict=True)
         )
         write_csv(path, [heads, *rows])
+
+
+AnyPredictions = Predictions | LabelPredictions | ValuePredictions
 
 
 def predict_targets(

@@ -150,13 +150,9 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> str:
     K = len(matrix)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     digits = len(f"{matrix.max(initial=0):,}")
-    cell = (
-        max(34, 7 * digits + 8)
-        if K <= _MOST_NUMBERS
-        else 13
-        if K <= _MOST_LABELS
-        else max(1.0, 640 / K)
-    )
+    cell = max(1.0, 640 / K)
+    if K <= _MOST_LABELS:
+        cell = max(34, 7 * digits + 8) if K <= _MOST_NUMBERS else 13
     names = [_shorten(name) for name in class_names] if K <= _MOST_LABELS else []
     labels = 14 + 6.2 * max(map(len, names), default=2)
     width = labels + cell * K + 0.6 * labels  # the labels of columns are tilted

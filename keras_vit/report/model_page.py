@@ -107,18 +107,18 @@ def _sections(
     yield Section("Model", _tiles(model, stages) + _configuration(model))
     yield Section("Weights", _weights(model))
     yield Section("Cost", _costs(model, stages))
-    yield Section("Learned", "".join(_learned(model)))
+    yield Section("Learned", _figures(_learned(model)))
     if images is not None:
         few = _first(images)
         shares = _probabilities(model, few, task)
-        tops = None if shares is None else [_top(share, class_names, task) for share in shares]
-        table = ""
-        if tops is not None:
+        table, titles = "", None
+        if shares is not None:
+            tops = [_top(share, class_names, task) for share in shares]
+            titles = [top[0] for top in tops]
             rows = [(str(i + 1), html.escape(", ".join(top))) for i, top in enumerate(tops)]
             what = "values of targets" if task == "regression" else "likeliest classes"
             table = render_table(("image", what), rows, "n")
-        titles = None if tops is None else [top[0] for top in tops]
-        yield Section("On images", table + "".join(_looks(model, images, few, titles)))
+        yield Section("On images", table + _figures(_looks(model, images, few, titles)))
 
 
 def _first(images: Any) -> np.ndarray:
@@ -171,30 +171,19 @@ def _weights(model: keras.Model) -> str:
 
 def _costs(model: keras.Model, stages: list[StageCount]) -> str:
     most = max(1, *(stage.macs for stage in stages))
-    rows: list[tuple[str, ...]] = [
-        (
-            html.escape(stage.name),
-            f"{stage.parameters:,}",
-            f"{stage.macs:,}",
-            f"{stage.activations:,}",
-            render_bar(stage.macs / most),
-        )
-        for stage in stages
-    ]
-    sums = [sum(getattr(s, n) for s in stages) for n in ("parameters", "macs", "activations")]
+    counted = ("parameters", "macs", "activations")
+    rows: list[tuple[str, ...]] = []
+    for stage in stages:
+        counts = [f"{getattr(stage, name):,}" for name in counted]
+        rows.append((html.escape(stage.name), *counts, render_bar(stage.macs / most)))
+    sums = [sum(getattr(stage, name) for stage in stages) for name in counted]
     rows.append(("<b>all</b>", *(f"<b>{each:,}</b>" for each in sums), ""))
     head = ("stage", "parameters", "multiply-accumulates", "kept for training", "")
-    memory = [
-        (
-            str(batch),
-            *(
-                human_bytes(training_memory(model, batch, 2, size, again).total)
-                for size in (4, 2)
-                for again in (False, True)
-            ),
-        )
-        for batch in (1, 8, 32, 128, 512)
-    ]
+    options = ((4, False), (4, True), (2, False), (2, True))  # bytes, and rematerialised
+    memory = []
+    for batch in (1, 8, 32, 128, 512):
+        needed = (training_memory(model, batch, 2, *each).total for each in options)
+        memory.append((str(batch), *map(human_bytes, needed)))
     policies = ("float32", "and rematerialised", "mixed precision", "and rematerialised")
     return (
         f"<p>Counted from the configuration: {describe_macs(stages)}. Blocks are listed with all "
@@ -205,54 +194,54 @@ def _costs(model: keras.Model, stages: list[StageCount]) -> str:
     )
 
 
-def _learned(model: keras.Model) -> Iterator[str]:
-    yield _figure(
-        "Principal components of the filters that read the image.",
-        lambda: plots.plot_patch_filters(patch_filters(model)),
-    )
-    yield _figure(
-        "Cosine similarity of each position embedding (one tile) with all position embeddings.",
-        lambda: plots.plot_position_similarity(position_similarity(model)),
-    )
+def _learned(model: keras.Model) -> dict[str, Callable[[], Any]]:
+    """Figures of weights, by their captions."""
+    return {
+        "Principal components of the filters that read the image.": lambda: (
+            plots.plot_patch_filters(patch_filters(model))
+        ),
+        "Cosine similarity of each position embedding (one tile) with all position embeddings.": (
+            lambda: plots.plot_position_similarity(position_similarity(model))
+        ),
+    }
 
 
 def _looks(
     model: keras.Model, images: Any, few: np.ndarray, titles: list[str] | None
-) -> Iterator[str]:
+) -> dict[str, Callable[[], Any]]:
+    """Figures of images, by their captions."""
     pictures = displayed(model, few)
     outliers = functools.cache(lambda: outlier_patches(model, few))
-    yield _figure(
-        "Attention rollout: how much each patch contributes to the pooled output.",
-        lambda: plots.plot_attention(pictures, attention_rollout(model, few), titles, outliers()),
-    )
-    yield _figure(
-        "Attention in the last block, mean over heads; each map by itself.",
-        lambda: plots.plot_maps(
-            pictures, attention_maps(model, few).mean(axis=1), "attention", titles, outliers(), True
+
+    def maps(values: np.ndarray, what: str, *each_by_itself: bool) -> Any:
+        return plots.plot_maps(pictures, values, what, titles, outliers(), *each_by_itself)
+
+    return {
+        "Attention rollout: how much each patch contributes to the pooled output.": lambda: (
+            plots.plot_attention(pictures, attention_rollout(model, few), titles, outliers())
         ),
-    )
-    yield _figure(
-        "Relevance for the likeliest class, by the gradient of its logit; each map by itself.",
-        lambda: plots.plot_maps(
-            pictures, class_relevance(model, few), "relevance", titles, outliers(), True
+        "Attention in the last block, mean over heads; each map by itself.": lambda: maps(
+            attention_maps(model, few).mean(axis=1), "attention", True
         ),
-    )
-    yield _figure(
-        "Principal components of all patches: lightness, blue to yellow, green to red.",
-        lambda: plots.plot_components(
-            pictures, project_patches(model, few, *principal_axes(model, images))
+        "Relevance for the likeliest class, by the gradient of its logit; each map by itself.": (
+            lambda: maps(class_relevance(model, few), "relevance", True)
         ),
-    )
-    yield _figure(
-        "Length of the patch tokens after the last block.",
-        lambda: plots.plot_maps(
-            pictures, token_norms(model, few), "length of token", titles, outliers()
+        "Principal components of all patches: lightness, blue to yellow, green to red.": lambda: (
+            plots.plot_components(
+                pictures, project_patches(model, few, *principal_axes(model, images))
+            )
         ),
-    )
-    yield _figure(
-        "Mean attention distance of every head, over all images.",
-        lambda: plots.plot_attention_distance(mean_attention_distance(model, images)),
-    )
+        "Length of the patch tokens after the last block.": lambda: maps(
+            token_norms(model, few), "length of token"
+        ),
+        "Mean attention distance of every head, over all images.": lambda: (
+            plots.plot_attention_distance(mean_attention_distance(model, images))
+        ),
+    }
+
+
+def _figures(draws: dict[str, Callable[[], Any]]) -> str:
+    return "".join(_figure(caption, draw) for caption, draw in draws.items())
 
 
 def _figure(caption: str, draw: Callable[[], Any]) -> str:

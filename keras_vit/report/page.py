@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from keras_vit.reading import read_package_file
 
+_TALL_TABLE = 15  # rows, from which a table scrolls
+
 
 @dataclasses.dataclass(frozen=True)
 class Section:
@@ -76,6 +78,12 @@ def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: st
     )
     first = f"<tr>{titles}</tr>" if head else ""
     return f"<div class='scroll'><table>{first}{''.join(lines)}</table></div>"
+
+
+def render_long_table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: str) -> str:
+    """Returns a table as `render_table` does, of which the page shows some rows at a time."""
+    table = render_table(head, rows, numbers)
+    return f"<div class='long'>{table}</div>" if len(rows) > _TALL_TABLE else table
 
 
 def render_bar(share: float) -> str:

@@ -19,7 +19,7 @@ from keras_vit.analysis.plots import relative_map
 from keras_vit.errors import listed, needing_tensorflow
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.evaluate.counting import count_parameters, count_stages, describe_macs
-from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
+from keras_vit.evaluate.targets import AnyPredictions, LabelPredictions, ValuePredictions
 from keras_vit.files import write_text
 from keras_vit.intervals import wilson_interval
 from keras_vit.report.charts import draw_calibration, draw_confusion, draw_curves, draw_interval
@@ -27,6 +27,7 @@ from keras_vit.report.page import (
     Section,
     data_address,
     human,
+    render_long_table,
     render_page,
     render_table,
     render_tiles,
@@ -42,13 +43,13 @@ from keras_vit.report.target_sections import (
 _MOST_CELLS = 1000  # classes of a confusion matrix that is drawn
 _MOST_PAIRS = 10
 _SMALL = 64  # pixels along the longer side, below which images are enlarged without smoothing
-_TALL_TABLE, _MOST_LINES = 15, 50  # rows of a table that scrolls, and lines of a list
+_MOST_LINES = 50  # of a list
 
 
 def write_result_page(
     path: str | os.PathLike[str],
     model: keras.Model,
-    predictions: Predictions | LabelPredictions | ValuePredictions | None = None,
+    predictions: AnyPredictions | None = None,
     history: keras.callbacks.History | Mapping[str, Sequence[float]] | None = None,
     *,
     title: str = "Result of training",
@@ -95,7 +96,7 @@ def write_result_page(
 
 def _sections(
     model: keras.Model,
-    predictions: Predictions | LabelPredictions | ValuePredictions | None,
+    predictions: AnyPredictions | None,
     curves: Mapping[str, Sequence[float]],
     best_epoch: int | None,
     cost: Mapping[str, str],
@@ -112,9 +113,7 @@ def _sections(
     if best_epoch is not None:
         tiles.append(("epoch of this model, counted from 1", f"{best_epoch} of {epochs}"))
     tiles += [(name, cost[name]) for name in ("training time", "images a second") if name in cost]
-    note = (
-        "" if predictions is not None else "<p>No images were held out, so accuracy is unknown.</p>"
-    )
+    note = "<p>No images were held out, so accuracy is unknown.</p>" if predictions is None else ""
     yield Section("Result", note + render_tiles(tiles))
     charts = "".join(_charts(curves, best_epoch))
     if charts:
@@ -167,8 +166,7 @@ def _classes(predictions: Predictions) -> str:
         bar = draw_interval(right / total, low, high) if total else ""
         rows.append((html.escape(name), f"{right:,} of {total:,}", *texts, bar))
     head = ("class", "correct", "accuracy", "95 % interval", "0 to 100 %")
-    table = render_table(head, rows, " nnn ")
-    table = f"<div class='long'>{table}</div>" if len(rows) > _TALL_TABLE else table
+    table = render_long_table(head, rows, " nnn ")
     return f"<p class='soft'>The lowest accuracy first. Intervals are Wilson's.</p>{table}"
 
 
@@ -181,24 +179,20 @@ def _confusion(predictions: Predictions) -> str:
         for t, p, count in pairs
     ]
     head = ("true class", "predicted as", "images")
-    parts = [
-        f"<h3>Most frequent mistakes</h3>{render_table(head, rows, '  n')}"
-        if rows
-        else "<p>Every prediction is correct.</p>"
-    ]
-    if len(names) <= _MOST_CELLS:
-        chart = draw_confusion(predictions.confusion(), names)
-        parts.insert(
-            0,
-            "<p class='soft'>Rows are true classes, columns are predictions. Blue is correct, red "
-            f"is wrong; the strength is the share of the row.</p><div class='scroll'>{chart}</div>",
-        )
-    return "".join(parts)
+    mistakes = "<p>Every prediction is correct.</p>"
+    if rows:
+        mistakes = f"<h3>Most frequent mistakes</h3>{render_table(head, rows, '  n')}"
+    if len(names) > _MOST_CELLS:
+        return mistakes
+    chart = draw_confusion(predictions.confusion(), names)
+    return (
+        "<p class='soft'>Rows are true classes, columns are predictions. Blue is correct, red is "
+        f"wrong; the strength is the share of the row.</p><div class='scroll'>{chart}</div>"
+        f"{mistakes}"
+    )
 
 
-def _mistakes(
-    model: keras.Model, predictions: Predictions | LabelPredictions | ValuePredictions
-) -> str:
+def _mistakes(model: keras.Model, predictions: AnyPredictions) -> str:
     if predictions.worst_images is None:
         return "<p>Every prediction is correct.</p>"
     images = predictions.worst_images
@@ -227,7 +221,7 @@ def _mistakes(
     )
 
 
-def _caption(predictions: Predictions | LabelPredictions | ValuePredictions, index: int) -> str:
+def _caption(predictions: AnyPredictions, index: int) -> str:
     if not isinstance(predictions, Predictions):
         return describe_image(predictions, index)
     names = predictions.class_names

@@ -10,26 +10,17 @@ import numpy as np
 
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
 from keras_vit.report.charts import draw_scatter
-from keras_vit.report.page import Section, render_bar, render_table
-
-_TALL_TABLE = 15  # rows of a table that scrolls
+from keras_vit.report.page import Section, render_bar, render_long_table, render_table
 
 
 def label_tiles(predictions: LabelPredictions) -> Iterator[tuple[str, str]]:
     """Values in large letters, and what they are."""
-    metrics = predictions.metrics()
-    low, high = predictions.interval()
-    yield (
-        "macro average precision, the mean over labels",
-        _share(metrics["macro average precision"]),
-    )
+    shares = {name: _share(value) for name, value in predictions.metrics().items()}
     count = f"{len(predictions.targets):,} images"
-    yield f"95 % bootstrap interval of it, {count}", _interval(low, high, ".1%")
-    yield "micro average precision, over all decisions", _share(metrics["micro average precision"])
-    yield (
-        f"exact matches at a threshold of 0.5, of {len(predictions.targets):,} images",
-        _share(metrics["exact matches"]),
-    )
+    yield "macro average precision, the mean over labels", shares["macro average precision"]
+    yield f"95 % bootstrap interval of it, {count}", _interval(*predictions.interval(), ".1%")
+    yield "micro average precision, over all decisions", shares["micro average precision"]
+    yield f"exact matches at a threshold of 0.5, of {count}", shares["exact matches"]
 
 
 def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
@@ -42,21 +33,15 @@ def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
     rows = []
     for at_half, at_best in pairs:
         average = 0.0 if math.isnan(at_half.average_precision) else at_half.average_precision
-        rows.append(
-            (
-                html.escape(at_half.name),
-                f"{at_half.images:,}",
-                _share(at_half.average_precision),
-                render_bar(average),
-                *map(_share, (at_half.precision, at_half.recall, at_half.f1)),
-                f"{at_best.threshold:.3g}",
-                *map(_share, (at_best.precision, at_best.recall, at_best.f1)),
-            )
-        )
+        cells = [html.escape(at_half.name), f"{at_half.images:,}"]
+        cells += [_share(at_half.average_precision), render_bar(average)]
+        cells += map(_share, (at_half.precision, at_half.recall, at_half.f1))
+        cells += [f"{at_best.threshold:.3g}"]
+        cells += map(_share, (at_best.precision, at_best.recall, at_best.f1))
+        rows.append(cells)
     head = ("label", "images", "average precision", "", "precision", "recall", "F1 at 0.5",
             "best threshold", "precision", "recall", "F1 there")  # fmt: skip
-    table = render_table(head, rows, " nnbnnnnnnn")
-    table = f"<div class='long'>{table}</div>" if len(rows) > _TALL_TABLE else table
+    table = render_long_table(head, rows, " nnbnnnnnnn")
     yield Section(
         "Scores per label",
         "<p class='soft'>The lowest average precision first: the area below precision against "
@@ -68,13 +53,10 @@ def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
 
 def value_tiles(predictions: ValuePredictions) -> Iterator[tuple[str, str]]:
     """Values in large letters, and what they are."""
-    scores = predictions.score()
+    scores, count = predictions.score(), f"{len(predictions.targets):,} images"
     for score in scores[:3]:
         yield f"mean absolute error of {score.name}", f"{score.mae:.4g}"
-        yield (
-            f"95 % interval of it, {len(predictions.targets):,} images",
-            _interval(*score.mae_interval),
-        )
+        yield f"95 % interval of it, {count}", _interval(*score.mae_interval)
         if len(scores) == 1:
             yield "R2, the share of the variance that is explained", _known(score.r2)
 

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from keras_vit.errors import needing_tensorflow
-from keras_vit.evaluate.class_predictions import Predictions, predict_set
-from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
+from keras_vit.evaluate.class_predictions import predict_set
+from keras_vit.evaluate.targets import AnyPredictions, predict_targets
 from keras_vit.models.heads import class_probabilities
 from keras_vit.progress import Progress
 
@@ -111,7 +111,7 @@ def _unique_names(class_names: Sequence[str]) -> list[str]:
 
 def predict_labelled(
     model: keras.Model, images: ImageSet, batch_size: int, class_names: Sequence[str] | None = None
-) -> Predictions | LabelPredictions | ValuePredictions:
+) -> AnyPredictions:
     """Predicts labelled images, by `predict_set` or `predict_targets`."""
     if images.task == "single_label":
         return predict_set(model, images, batch_size, class_names=class_names)
