@@ -55,6 +55,7 @@ _STORED = (
     argument("--download", action="store_true", help="let TFDS download a missing data set"),
 )
 _LABELLED = (_BATCH, *_STORED)
+_MODEL = (argument("model", help=MODEL_FORMS), IMAGE_SIZE)
 _TASK = argument(
     "--task",
     choices=TASKS,
@@ -65,12 +66,15 @@ _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _PREFIX = argument(
     "--prefix", help='what stands before the names of the model, such as "teacher.backbone."'
 )
-_IMAGES = argument(
-    "--images",
-    nargs="+",
-    default=(),
-    help="image files and folders, to check the export with and to calibrate int8; at most "
-    f"{MAX_IMAGES} are read, spread evenly",
+_IMAGES = (
+    argument(
+        "--images",
+        nargs="+",
+        default=(),
+        help="image files and folders, to check the export with and to calibrate int8; at most "
+        f"{MAX_IMAGES} are read, spread evenly",
+    ),
+    UNREADABLE_FILES,
 )
 
 _TRAIN_INPUTS = ("model", "data")
@@ -234,8 +238,7 @@ COMMANDS: tuple[Command, ...] = (
         "cli.models:export_model",
         "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
-            argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
+            *_MODEL,
             argument("--to", "--format", required=True, choices=tuple(FORMATS)),
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
@@ -251,8 +254,7 @@ COMMANDS: tuple[Command, ...] = (
             ),
             _TASK,
             _LABELS,
-            _IMAGES,
-            UNREADABLE_FILES,
+            *_IMAGES,
         ),
     ),
     Command(
@@ -260,8 +262,7 @@ COMMANDS: tuple[Command, ...] = (
         "cli.models:find_export",
         "Finds the fastest or smallest export of a model that loses no more than a budget.",
         (
-            argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
+            *_MODEL,
             argument(
                 "data",
                 nargs="?",
@@ -300,8 +301,7 @@ COMMANDS: tuple[Command, ...] = (
             ),
             argument("--batch", type=int, default=1, help="images of a call"),
             _LABELS,
-            _IMAGES,
-            UNREADABLE_FILES,
+            *_IMAGES,
         ),
     ),
     Command(
@@ -313,11 +313,9 @@ COMMANDS: tuple[Command, ...] = (
                 "path",
                 help="SavedModel version or folder of versions, LiteRT or ONNX file, .xml file",
             ),
-            argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
+            *_MODEL,
             argument("--tolerance", type=float, help="largest difference allowed"),
-            _IMAGES,
-            UNREADABLE_FILES,
+            *_IMAGES,
         ),
     ),
     Command(
@@ -325,8 +323,7 @@ COMMANDS: tuple[Command, ...] = (
         "cli.models:inspect_model",
         "Writes an HTML report about a model: configuration, cost, weights, attention.",
         (
-            argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
+            *_MODEL,
             argument("images", "--data", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
             _LABELS,
