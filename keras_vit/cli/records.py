@@ -38,10 +38,8 @@ def write_record_folder(
             except KeyboardInterrupt:
                 complain(f"\nFiles that are complete stay in {folder}. The same command continues.")
                 raise
-        print_facts(
-            [
-                ("records", f"{folder}: {written.images:,} images"),
-                ("files", f"{written.files:,} ({written.bytes / 1e6:,.1f} MB)"),
-                *([("kept", f"{written.kept:,} files of an earlier call")] * (written.kept > 0)),
-            ]
-        )
+        facts = [("records", f"{folder}: {written.images:,} images")]
+        facts.append(("files", f"{written.files:,} ({written.bytes / 1e6:,.1f} MB)"))
+        if written.kept:
+            facts.append(("kept", f"{written.kept:,} files of an earlier call"))
+        print_facts(facts)

@@ -19,6 +19,12 @@ from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.save import check_target, save_weights
 
+# What `weights info` prints as it was found.
+_FOUND = (
+    *("variant", "classes", "image_size", "input_size", "patch_size", "grid", "sizes"),
+    "parameters",
+)
+
 
 def list_published(variant: str | None = None, as_json: bool = False) -> None:
     """Prints the published weights of an architecture, or of all, one per line."""
@@ -63,17 +69,12 @@ def show_file(
         "file": os.fspath(info.path),
         "layout": f"{info.layout} ({info.kind})",
         "prefix": info.prefix or None,
-        "variant": info.variant,
-        "classes": info.classes,
-        "image_size": info.image_size,
-        "input_size": None if info.input_size is None else info.input_size.value,
-        "patch_size": info.patch_size,
-        "grid": info.grid,
-        "sizes": info.sizes,
-        "parameters": info.parameters,
+        **{name: getattr(info, name) for name in _FOUND},
         "arrays": len(sizes),
         "options": info.options,
     }
+    if info.input_size is not None:
+        facts["input_size"] = info.input_size.value
     _print_info({**facts, "arrays": sizes} if as_json else facts, as_json)
     if arrays and not as_json:
         print()

@@ -37,11 +37,12 @@ def find_variables(model: keras.Model) -> dict[str, list[Any]]:
         averages, loss scale and accumulated gradients), `"metrics"`, and `"random"` (Keras's own
         generator, if it is used).
     """
+    generator = global_seed_generator()
     groups = {
         "model": model.variables,
         "optimizer": model.optimizer.variables,
         "metrics": model.metrics_variables,
-        "random": _global_generator(),
+        "random": [] if generator is None else [generator.state],
     }
     visited: set[int] = set()
     unique: dict[str, list[Any]] = {}
@@ -51,23 +52,12 @@ def find_variables(model: keras.Model) -> dict[str, list[Any]]:
     return unique
 
 
-def _global_generator() -> list[Any]:
-    generator = global_seed_generator()
-    return [] if generator is None else [generator.state]
-
-
 def describe_variables(model: keras.Model, groups: dict[str, list[Any]]) -> list[list[Any]]:
     """Describes each variable as `[group, path, shape, dtype]`, in order, for JSON."""
     numbered = _numbered_names(model.optimizer)
     return [
-        [
-            group,
-            _stable_path(group, variable.path, numbered),
-            list(variable.shape),
-            keras.backend.standardize_dtype(variable.dtype),
-        ]
-        for group, variables in groups.items()
-        for variable in variables
+        [group, _stable_path(group, v.path, numbered), list(v.shape), _dtype(v)]
+        for _, group, v in _numbered(groups)
     ]
 
 
@@ -125,7 +115,7 @@ def find_not_finite(groups: dict[str, list[Any]], arrays: dict[str, np.ndarray])
     bad = []
     for number, group, variable in _numbered(groups):
         for name in (name for name in arrays if name.startswith(f"{number}.")):
-            if group not in ("model", "optimizer") or not _is_float(variable):
+            if group not in ("model", "optimizer") or "float" not in _dtype(variable):
                 continue
             values = arrays[name].astype("float32", copy=False)
             wrong = np.isnan(values) if group == "optimizer" else ~np.isfinite(values)
@@ -195,15 +185,11 @@ def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
 def _differs_by_worker(group: str, variable: keras.Variable) -> bool:
     import tensorflow as tf
 
-    value = variable.value
-    return group in ("metrics", "random") or (
-        group == "model"
-        and (
-            value.synchronization == tf.VariableSynchronization.ON_READ
-            or value.aggregation == tf.VariableAggregation.NONE
-        )
-    )
+    if group != "model":
+        return group in ("metrics", "random")
+    is_local = variable.value.synchronization == tf.VariableSynchronization.ON_READ
+    return is_local or variable.value.aggregation == tf.VariableAggregation.NONE
 
 
-def _is_float(variable: keras.Variable) -> bool:
-    return "float" in keras.backend.standardize_dtype(variable.dtype)
+def _dtype(variable: keras.Variable) -> str:
+    return keras.backend.standardize_dtype(variable.dtype)
