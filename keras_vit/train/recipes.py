@@ -201,7 +201,39 @@ _BIT_FIELDS: dict[str, Any] = {
     "weight_decay": 1e-3,
     "image_size": 224,
 }
-OTHERS: dict[str, Recipe] = {
+# Heads for segmentation and detection, and short runs of whole models with them.
+DENSE = Recipe(
+    source="ours, measured in benchmarks/dense_heads.py: warm-up and clipping let every head train "
+    "at three times this rate. Decay as in DINOv2's linear heads.",
+    optimizer="adam",
+    learning_rate=1e-3,
+    batch_size=8,
+    epochs=20,
+    warmup_epochs=2,
+    weight_decay=1e-4,
+    clip_norm=1.0,
+)
+_LIT_COCO = Recipe(
+    source="big_vision, configs/proj/image_text/lit_coco.py: a locked image tower, and a text "
+    "tower of BERT; scale 10 at first. Its decay of 0.01 is not multiplied by the learning rate: "
+    "10 here.",
+    optimizer="adam",
+    learning_rate=1e-3,
+    batch_size=512,
+    steps=5_000,
+    warmup_steps=150,
+    weight_decay=10.0,
+    clip_norm=1.0,
+    loss="contrastive",
+    image_size=224,
+    augmentation=Augmentation(crop="resize", resize_size=(224, 224), rand_augment=(2, 10)),
+    **_NO_DROPOUT,
+)
+RECIPES: dict[str, Recipe] = {
+    **PRETRAINING,
+    **FINE_TUNING,
+    **AUGREG_PRETRAINING,
+    **AUGREG_FINE_TUNING,
     "plain_vit_90": _PLAIN,  # 76.5 % top-1
     "plain_vit_150": dataclasses.replace(_PLAIN, epochs=150),
     "plain_vit_300": dataclasses.replace(_PLAIN, epochs=300),  # 80.0 %
@@ -253,37 +285,8 @@ OTHERS: dict[str, Recipe] = {
         head_bias=-10.0,
         **_BIT_FIELDS,
     ),
-}
-# Heads for segmentation and detection, and short runs of whole models with them.
-DENSE = Recipe(
-    source="ours, measured in benchmarks/dense_heads.py: warm-up and clipping let every head train "
-    "at three times this rate. Decay as in DINOv2's linear heads.",
-    optimizer="adam",
-    learning_rate=1e-3,
-    batch_size=8,
-    epochs=20,
-    warmup_epochs=2,
-    weight_decay=1e-4,
-    clip_norm=1.0,
-)
-_LIT_COCO = Recipe(
-    source="big_vision, configs/proj/image_text/lit_coco.py: a locked image tower, and a text "
-    "tower of BERT; scale 10 at first. Its decay of 0.01 is not multiplied by the learning rate: "
-    "10 here.",
-    optimizer="adam",
-    learning_rate=1e-3,
-    batch_size=512,
-    steps=5_000,
-    warmup_steps=150,
-    weight_decay=10.0,
-    clip_norm=1.0,
-    loss="contrastive",
-    image_size=224,
-    augmentation=Augmentation(crop="resize", resize_size=(224, 224), rand_augment=(2, 10)),
-    **_NO_DROPOUT,
-)
-# Images with captions: for `keras_vit.image_text.contrastive_model`.
-CONTRASTIVE: dict[str, Recipe] = {
+    "dense": DENSE,
+    # Images with captions: for `keras_vit.image_text.contrastive_model`.
     "clip": Recipe(
         source="https://arxiv.org/abs/2103.00020, appendix F, B/32 and B/16. Crop: open_clip's, in "
         "place of random square crops.",
@@ -308,15 +311,6 @@ CONTRASTIVE: dict[str, Recipe] = {
         ),
         loss="contrastive_sigmoid",
     ),
-}
-RECIPES: dict[str, Recipe] = {
-    **PRETRAINING,
-    **FINE_TUNING,
-    **AUGREG_PRETRAINING,
-    **AUGREG_FINE_TUNING,
-    **OTHERS,
-    "dense": DENSE,
-    **CONTRASTIVE,
 }
 
 
