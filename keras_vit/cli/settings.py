@@ -132,7 +132,8 @@ def _convert(value: Any, kind: Any) -> Any:
     if kind is str and type(value) in (int, float):
         return str(value)  # such as validation = 0.1
     is_number = kind in (int, float) and type(value) in (int, kind)
-    if (is_number and not abs(value) < _MOST) or not (is_number or type(value) is kind):
+    fits = abs(value) < _MOST if is_number else type(value) is kind
+    if not fits:
         raise ValueError
     return float(value) if kind is float else value
 
