@@ -132,10 +132,9 @@ def _first(images: Any) -> np.ndarray:
 
 
 def _tiles(model: keras.Model, stages: list[StageCount]) -> str:
-    macs = sum(stage.macs for stage in stages)
     tiles = [
         ("parameters", human(sum(stage.parameters for stage in stages))),
-        ("multiply-accumulates an image", human(macs)),
+        ("multiply-accumulates an image", human(sum(stage.macs for stage in stages))),
         ("image", " x ".join(str(side) for side in model.inputs[0].shape[1:])),
         ("output", " x ".join(str(side) for side in model.outputs[0].shape[1:])),
         ("computes in", str(keras.dtype_policies.get(model.dtype_policy).compute_dtype)),

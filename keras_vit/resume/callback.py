@@ -148,10 +148,8 @@ class ResumeTraining(keras.callbacks.Callback):
             "steps_per_execution": self.model.steps_per_execution,
             **self._data.describe(),
         }
-        return {
-            "setup": setup,
-            "variables": variables.describe_variables(self.model, self._variables),
-        }
+        described = variables.describe_variables(self.model, self._variables)
+        return {"setup": setup, "variables": described}
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         set_initial_epoch(self.model, None)  # otherwise every later `fit` starts there

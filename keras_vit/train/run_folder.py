@@ -48,12 +48,8 @@ SETTINGS_FILE = "run.toml"
 STATES = "states"
 _STATES = f"{STATES}/**/*.state"
 LOCK = ".lock"
-_WRITTEN = (
-    *(CONFIG, SETTINGS_FILE, METRICS, RESULTS),
-    *(BEST, FINAL, REPORT, PREDICTIONS),
-)
-
 _TRAINED = (METRICS, RESULTS, BEST, FINAL)
+_WRITTEN = (CONFIG, SETTINGS_FILE, REPORT, PREDICTIONS, *_TRAINED)
 
 
 def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
