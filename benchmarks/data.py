@@ -8,14 +8,8 @@ one reads with what it has.
 Images a second of a processor core: images by the processor time of the whole process, with one
 thread at work, so that what else runs on the machine counts little. The images are the photographs
 of scikit-learn and scikit-image, cut to 500 x 375 pixels, the usual size in ImageNet, as JPEGs of
-quality 90. `bare_decoder` is what TensorFlow's JPEG decoder takes for the same windows, and nothing
-else; `bare_whole` for whole images; `bare_view` what its operators take that decode, resize,
-mirror, normalise and make batches, without seeds, checks, formats and an order that repeats.
-`keras_vit_imagenet` normalises with three means and deviations. `keras_vit_randaugment` applies two
-operations of RandAugment with magnitude 10 as well, `keras_vit_augreg` also mixup, as do the
-readers of torchvision (`contestants/jpeg_readers.py`). `bare_resize` decodes windows and resizes
-them, `bare_quantized` on integers, `bare_scaled` after decoding the whole image at half its size
-where the window has twice the pixels of the result (`--source 1500 2000`).
+quality 90. `keras_vit_randaugment` applies two operations of RandAugment with magnitude 10 as well,
+`keras_vit_augreg` also mixup, as do the readers of torchvision (`contestants/jpeg_readers.py`).
 """
 
 from __future__ import annotations
@@ -39,12 +33,8 @@ from machine import require, write_row
 
 import keras_vit
 from keras_vit.data import Augmentation
-from keras_vit.data.crops import inception_window
-from keras_vit.data.decode import DCT_METHOD
-from keras_vit.data.transforms import resize
 
 WARM_UP = 5  # batches
-IMAGENET_MEAN, IMAGENET_STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 
 def main():
@@ -137,13 +127,13 @@ def one_thread(dataset):
     return dataset.with_options(options)
 
 
-def ours(augmentation=None, preprocessing=None):
+def ours(augmentation=None):
     """`train_batches` as it stands."""
 
     def read(files):
         images = keras_vit.read_folder(pathlib.Path(files[0]).parents[1])
         transform = keras_vit.data.InputTransform(
-            (SIZE, SIZE), preprocessing=preprocessing or keras_vit.Preprocessing(), normalize=True
+            (SIZE, SIZE), preprocessing=keras_vit.Preprocessing(), normalize=True
         )
         repeats = math.ceil(len(files) / images.num_images)
         batches = keras_vit.data.train_batches(
@@ -154,74 +144,10 @@ def ours(augmentation=None, preprocessing=None):
     return read
 
 
-def bare(make):
-    """TensorFlow's operators alone."""
-
-    def read(files):
-        def load(place, path):
-            return make(tf.io.read_file(path), tf.stack((place, 7)))
-
-        dataset = tf.data.Dataset.from_tensor_slices(files).enumerate()
-        return iter(one_thread(dataset.map(load, num_parallel_calls=1).batch(BATCH)))
-
-    return read
-
-
-def height_of_whole(data, seed):
-    return tf.shape(tf.io.decode_jpeg(data, 3, dct_method=DCT_METHOD))[0]
-
-
-def height_of_window(data, seed):
-    return tf.shape(decode_window(data, seed))[0]
-
-
-def simple_view(data, seed):
-    pixels = tf.cast(decode_window(data, seed), tf.float32)
-    pixels = tf.image.stateless_random_flip_left_right(tf.image.resize(pixels, (SIZE, SIZE)), seed)
-    return (tf.ensure_shape(pixels, (SIZE, SIZE, 3)) - 127.5) / 127.5
-
-
-def decode_window(data, seed):
-    window = inception_window(tf.image.extract_jpeg_shape(data), seed)
-    return tf.image.decode_and_crop_jpeg(data, window, 3, dct_method=DCT_METHOD)
-
-
-def resized(data, seed):
-    return resize(decode_window(data, seed), (SIZE, SIZE), "bilinear")[0, 0]
-
-
-def resized_on_integers(data, seed):
-    pixels = tf.bitcast(decode_window(data, seed), tf.quint8)[None]
-    pixels = tf.raw_ops.QuantizedResizeBilinear(
-        images=pixels, size=(SIZE, SIZE), min=0.0, max=255.0, half_pixel_centers=True
-    )
-    return tf.bitcast(pixels[0], tf.uint8)[0, 0]
-
-
-def resized_from_half(data, seed):
-    window = inception_window(tf.image.extract_jpeg_shape(data), seed)
-
-    def half():
-        pixels = tf.io.decode_jpeg(data, 3, ratio=2, dct_method=DCT_METHOD)
-        top, left, height, width = tf.unstack(window // 2)
-        pixels = tf.slice(pixels, (top, left, 0), tf.stack((height, width, 3)))
-        return resize(pixels, (SIZE, SIZE), "bilinear")[0, 0]
-
-    is_large = tf.reduce_all(window[2:] >= 2 * SIZE)
-    return tf.cond(is_large, half, lambda: resized(data, seed))
-
-
 CONTESTANTS = {
     "keras_vit": ours(),
-    "keras_vit_imagenet": ours(preprocessing=keras_vit.Preprocessing(IMAGENET_MEAN, IMAGENET_STD)),
     "keras_vit_randaugment": ours(Augmentation(rand_augment=(2, 10))),
     "keras_vit_augreg": ours(Augmentation(rand_augment=(2, 10), mixup=0.2)),
-    "bare_decoder": bare(height_of_window),
-    "bare_whole": bare(height_of_whole),
-    "bare_view": bare(simple_view),
-    "bare_resize": bare(resized),
-    "bare_quantized": bare(resized_on_integers),
-    "bare_scaled": bare(resized_from_half),
 }
 if __name__ == "__main__":
     main()

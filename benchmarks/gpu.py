@@ -1,6 +1,7 @@
-"""Are our models right on this accelerator, and how fast beside timm and a plain flax ViT?
+"""Are our models right on this accelerator, and how fast beside timm?
 
     python benchmarks/gpu.py --output gpu.jsonl            everything, on the accelerator
+    python benchmarks/gpu.py --table docs/benchmarks/gpu_h100.jsonl
     python benchmarks/gpu.py --only check train --variants vit_s16 vit_b16 --seconds 3
     JAX_PLATFORMS=cpu python benchmarks/gpu.py --small     the whole of it in small, to try it
 
@@ -36,7 +37,6 @@ HERE = pathlib.Path(__file__).parent
 NEEDS = {
     "keras_vit": ["jax"],
     "keras_vit plain": ["jax"],  # attention without Keras's fused operation
-    "flax": ["flax", "optax"],
     "timm": ["timm", "torch"],
 }
 # One of each architecture, and of each family whose blocks compute something of their own.
@@ -256,7 +256,7 @@ def table(rows: list[dict]) -> str:
     ]
     cells: dict[tuple, dict[str, dict]] = {}
     for row in rows:
-        if "images_per_second" not in row:
+        if row.get("who") not in NEEDS or "images_per_second" not in row:
             continue
         # Inference at one image is a cell of its own: it asks for the delay.
         key = (row["what"], row["variant"], row["image_size"], row["batch"] == 1)
@@ -277,7 +277,7 @@ def table(rows: list[dict]) -> str:
 
 def versions() -> dict:
     found = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-    for name in ("jax", "jaxlib", "flax", "optax", "keras", "torch", "timm", "numpy"):
+    for name in ("jax", "jaxlib", "keras", "torch", "timm", "numpy"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -304,8 +304,12 @@ def main() -> int:
         "--budget", type=float, default=1e9, help="seconds, after which none begins"
     )
     parser.add_argument("--output", help="a file that JSON lines are added to")
+    parser.add_argument("--table", type=pathlib.Path, help="print the table of such a file")
     parser.add_argument("--small", action="store_true", help="a tiny plan, for the processor")
     options = parser.parse_args()
+    if options.table:
+        print(table([json.loads(line) for line in options.table.read_text().splitlines()]))
+        return 0
     os.environ["KERAS_BACKEND"] = "jax"
     sys.path.insert(0, str(HERE.parent))
     options.end = time.monotonic() + options.budget

@@ -129,59 +129,6 @@ def keras_infer(request: dict) -> dict:
     }
 
 
-def flax_model(request: dict):
-    import jax
-    import jax.numpy as jnp
-    from flax_vit import FlaxViT
-
-    import keras_vit
-
-    config = keras_vit.find_config(request["variant"])
-    fields = {
-        name: keras_vit.config.field_value(config, name)
-        for name in ("patch_size", "width", "depth", "num_heads", "mlp_dim")
-    }
-    is_half = request["policy"] != "float32"
-    # JAX refuses cuDNN's gradient for an odd number of tokens.
-    by_cudnn = is_half and request["task"] == "infer" and jax.default_backend() == "gpu"
-    model = FlaxViT(
-        **fields,
-        classes=CLASSES,
-        dtype=jnp.bfloat16 if is_half else jnp.float32,
-        attention="cudnn" if by_cudnn else None,
-    )
-    images, labels = map(jax.device_put, random_batch(request))
-    return model, jax.jit(model.init)(jax.random.key(0), images), images, labels
-
-
-def flax_train(request: dict) -> dict:
-    from flax_vit import training_step
-
-    update = training_step(*flax_model(request))
-    losses = []
-
-    def step():
-        losses.append(update())
-
-    result = measure(step, lambda: losses[-1].block_until_ready(), request)
-    return result | {"loss": float(losses[0]), "peak_bytes": jax_peak()}
-
-
-def flax_infer(request: dict) -> dict:
-    import jax
-
-    model, parameters, images, _ = flax_model(request)
-    call = jax.jit(model.apply)
-    results = []
-
-    def step():
-        results[:] = [call(parameters, images)]
-
-    return measure(step, lambda: results[0].block_until_ready(), request) | {
-        "peak_bytes": jax_peak()
-    }
-
-
 def jax_peak() -> int:
     """Most bytes in use on the device, or of the process where that is the processor."""
     import jax
@@ -335,8 +282,8 @@ TASKS = {
     "matmul": matmul,
     "check": check,
     "survive": survive,
-    "train": {"keras_vit": keras_train, "flax": flax_train, "timm": timm_train},
-    "infer": {"keras_vit": keras_infer, "flax": flax_infer, "timm": timm_infer},
+    "train": {"keras_vit": keras_train, "timm": timm_train},
+    "infer": {"keras_vit": keras_infer, "timm": timm_infer},
 }
 
 

@@ -24,7 +24,7 @@ of processor time: about what LoRA takes. Each method and size has a process of 
 memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
 `default` is the command `keras-vit train --data FOLDER --model NETWORK` without other flags, which
 chooses by itself, for one number of images and seed; what it reaches depends on what the machine
-computes in half an hour. `--task` poses the classes as several labels, or as numbers.
+computes in half an hour.
 """
 
 from __future__ import annotations
@@ -193,8 +193,6 @@ def train(job: dict, pool, test, chosen, seed):
     import keras_vit
 
     images = pool.subset(chosen)
-    if job["task"] != "single_label":
-        images = as_vectors(images, job["task"])
     start = time.perf_counter(), time.process_time()
     if job["method"] == "default":
         model, facts = run_command(job, images, seed)
@@ -217,49 +215,31 @@ def train(job: dict, pool, test, chosen, seed):
         model = keras_vit.fine_tune(network, images, recipe, seed=seed, verbose=0).model
         names = ("steps", "optimizer", "learning_rate", "initial_head")
         facts = {name: getattr(recipe, name) for name in names}
-        facts |= {"pixels": job["size"], "task": job["task"], **job["changes"]}
+        facts |= {"pixels": job["size"], **job["changes"]}
     trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     return classify(model, test), {**seconds_since(start), **facts, "kept_bytes": 4 * trained}
 
 
-def as_vectors(images, task: str):
-    """The images with vectors of 0 and 1, as several labels or numbers, in place of a class."""
-    import numpy as np
-
-    vectors = np.eye(images.num_classes, dtype="float32")[images.labels]
-    return dataclasses.replace(images, rows=(images.rows[0], vectors), task=task)
-
-
 def run_command(job: dict, images, seed: int):
     """The model of `keras-vit train` without other flags, and what the command chose."""
-    import csv
     import shutil
-
-    import numpy as np
 
     from keras_vit.cli.main import main
     from keras_vit.train.keras_files import load_keras_file
 
     folder = job["work"] / f"{job['set']}-command"  # the run, with its result page
     shutil.rmtree(folder, ignore_errors=True)
-    is_class = images.task == "single_label"
-    rows, words = [["file", *images.class_names]], ["--data", folder / "images"]
     for file, label in zip(images.file_names(), images.labels, strict=True):
-        target = folder / "images" / images.class_names[label if is_class else label.argmax()]
+        target = folder / "images" / images.class_names[label]
         target.mkdir(parents=True, exist_ok=True)
-        rows.append([shutil.copy(file, target), *np.atleast_1d(label)])
-    if not is_class:
-        with open(folder / "labels.csv", "w", newline="") as table:
-            csv.writer(table).writerows(rows)
-        words = ["--data", folder / "labels.csv", "--task", images.task]
-    words += ["--model", job["network"], "--output", folder / "run"]
+        shutil.copy(file, target)
+    words = ["--data", folder / "images", "--model", job["network"], "--output", folder / "run"]
     if main(["train", *map(str, words), "--seed", str(seed)]):
         raise RuntimeError("`keras-vit train` failed.")
     plan = json.loads((folder / "run/config.json").read_text())["plan"]
     model = load_keras_file(folder / "run/best.keras")
     names = ("source", "steps", "optimizer", "learning_rate")
-    facts = {"pixels": model.input_shape[1], "task": images.task}
-    return model, {**{name: plan[name] for name in names}, **facts}
+    return model, {**{name: plan[name] for name in names}, "pixels": model.input_shape[1]}
 
 
 def recipe_of(job: dict, num_images: int):
@@ -267,8 +247,7 @@ def recipe_of(job: dict, num_images: int):
     from keras_vit.train import plan_training
 
     rank = 8 if job["method"] == "lora" else 0
-    task = job.get("task", "single_label")
-    recipe = plan_training(num_images, pretrained=True, task=task, lora_rank=rank).recipe
+    recipe = plan_training(num_images, pretrained=True, lora_rank=rank).recipe
     changes = {"steps": STEPS, **CHANGES.get(job["method"], {}), **job["changes"]}
     return recipe.replace(**changes)
 
@@ -354,15 +333,6 @@ def watch_time(start: float, seconds: float, rate: float):
     return Watch()
 
 
-def start_tensorflow() -> dict:
-    """Keeps TensorFlow to one thread, and returns versions."""
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    return {"threads": 1, **versions()}
-
-
 def versions() -> dict:
     """Versions; keeps freed buffers, as the command line does."""
     import keras
@@ -411,34 +381,20 @@ def tables(rows: list[dict]) -> list[list[str]]:
     return found
 
 
-def more_tables(rows: list[dict]) -> list[list[str]]:
-    """Other tasks than classes, and other image sizes and crops."""
-    tasks = {"multi_label": "several labels", "regression": "numbers"}
-    methods = [("full", "zeros"), ("lora", "zeros"), ("full", "probe")]
-    names = ["all weights, SGD from a head of zeros", METHODS["lora"], METHODS["full"]]
-    by_task = [f"| CIFAR-10, 25 a class, as | {' | '.join(tasks.values())} |", "rule"]
-    cifar = [row for row in rows if (row["set"], row["per_class"]) == ("cifar10", 25)]
-    for name, key in zip(names, methods, strict=True):
-        own = [row for row in cifar if (row["method"], row.get("initial_head")) == key]
-        cells = [
-            with_error([row["accuracy"] for row in own if row.get("task") == task])
-            for task in tasks
-        ]
-        by_task.append(f"| {name} | {' | '.join(cells)} |")
-    larger = ["| textile | accuracy | global | local | nominal | processor s | peak MB |", "rule"]
+def table_of_sizes(rows: list[dict]) -> list[str]:
+    """Other image sizes and crops, and what the command reaches."""
+    lines = ["| textile | accuracy | global | local | nominal | processor s | peak MB |", "rule"]
+    names = {"lora": "LoRA", "full": "all weights", "default": "`keras-vit train`"}
     for row in rows:
-        if row["set"] == "textile":
-            is_class = row.get("task", "single_label") == "single_label"
-            least = 0.25 if is_class else 0.5  # of the area, in plans for few images
-            low, high = (round(100 * share) for share in row.get("area_range", (least, 1.0)))
-            name = {"lora": "LoRA", "full": "all weights", "default": "`keras-vit train`"}
-            name = name[row["method"]] + ("" if is_class else ", several labels")
-            name += f", {row['steps']} steps, {row['pixels']} pixels, crops of {low} to {high} %"
-            cells = [f"{100 * row['accuracy']:.1f}"]
-            cells += [f"{100 * row['recall'][kind]:.0f}" for kind in ("global", "local", "nominal")]
-            cells += [f"{row[name]:,.0f}" for name in ("processor_s", "peak_mb")]
-            larger.append(f"| {name} | {' | '.join(cells)} |")
-    return [by_task, larger]
+        if row["set"] != "textile" or row.get("task", "single_label") != "single_label":
+            continue
+        low, high = (round(100 * share) for share in row.get("area_range", (0.25, 1.0)))
+        name = f"{names[row['method']]}, {row['steps']} steps, {row['pixels']} pixels, "
+        cells = [f"{name}crops of {low} to {high} %", f"{100 * row['accuracy']:.1f}"]
+        cells += [f"{100 * row['recall'][kind]:.0f}" for kind in ("global", "local", "nominal")]
+        cells += [f"{row[name]:,.0f}" for name in ("processor_s", "peak_mb")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def cost_row(words: str, rows: list[dict]) -> str:
@@ -482,8 +438,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell after")
     parser.add_argument("--size", type=int, default=TRAINED_SIZE, help="pixels to fine-tune at")
-    tasks = ["single_label", "multi_label", "regression"]
-    parser.add_argument("--task", choices=tasks, default=tasks[0], help="to fine-tune for")
     parser.add_argument("--changes", type=json.loads, default={}, help="of the recipe, as JSON")
     options = parser.parse_args(words)
     if "cifar10" in options.sets and not options.cifar10:
@@ -509,7 +463,7 @@ def main():
     options, start = parse(), time.monotonic()
     folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
     known = {"network": options.folder / "network", "work": options.work}
-    known |= {"changes": options.changes, "size": options.size, "task": options.task}
+    known |= {"changes": options.changes, "size": options.size}
     jobs = [
         {**known, **job, "folder": folders[job["set"]]}
         for job in cells(options, read_rows(options.output))

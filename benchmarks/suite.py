@@ -4,7 +4,6 @@ r"""Speed of our models on this processor, through every interface, compared wit
     python benchmarks/suite.py --environments ENVIRONMENTS    measures the whole grid (hours)
     python benchmarks/suite.py --python torch=/some/bin/python --python ours=python \
         --variants vit_s16 --batches 1 8 --threads 1          measures some of it
-    python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --plot docs/pictures/suite.png
     python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --summary
 
 A cell is a task, a variant, an image size, a precision and a batch. All contestants of a cell are
@@ -12,8 +11,8 @@ loaded, each in a process and an environment of its own, and then take turns, so
 machine does meets all alike; one runs at a time, on the same number of threads. A JSON line for
 each: seconds of a call on the wall clock and of the processor, round by round, its first answers
 (ours and timm's have the same weights), versions, date and machine; `error` where one fails. Cells
-that stand in the output file already are not measured again. The machine's own ceiling is a cell
-too: plain matrix products of a few sizes. Environments that are missing are named and left out.
+that stand in the output file already are not measured again. Environments that are missing are
+named and left out.
 """
 
 from __future__ import annotations
@@ -38,18 +37,12 @@ from machine import describe_machine, print_machine
 
 
 def make_cells(options) -> list[dict]:
-    """The ceiling's cells, and every combination of what was asked for."""
-    sides = [] if options.no_ceiling else [512, 1024, 2048]
-    precisions = [p for p in options.precisions if p in ("float32", "bfloat16")]
-    cells = [
-        {"task": "ceiling", "variant": "product", "size": side, "precision": precision, "batch": 1}
-        for precision, side in itertools.product(precisions, sides)
-    ]
+    """Every combination of what was asked for."""
     grid = itertools.product(
         options.tasks, options.variants, options.sizes, options.precisions, options.batches
     )
     names = ("task", "variant", "size", "precision", "batch")
-    cells += [dict(zip(names, values, strict=True)) for values in grid]
+    cells = [dict(zip(names, values, strict=True)) for values in grid]
     return [{**cell, "threads": options.threads} for cell in cells]
 
 
@@ -85,8 +78,6 @@ class Suite:
 
     def describe(self, cell: dict, names: list[str]) -> dict:
         """The cell with its files written, the fields of the model, and its counts."""
-        if cell["task"] == "ceiling":
-            return cell
         model = f"{cell['variant']}_{cell['size']}"
         cell = {
             **cell,
@@ -254,7 +245,6 @@ def parse(arguments: list[str] | None = None):
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--table", type=path, metavar="JSONL", help="print the table of a file")
     parser.add_argument("--summary", action="store_true", help="a line a cell, of the best peer")
-    parser.add_argument("--plot", type=path, metavar="PNG", help="and draw it")
     parser.add_argument("--tasks", nargs="+", default=list(BOTH), choices=BOTH)
     variants = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "vit_b32"]
     parser.add_argument("--variants", nargs="+", default=variants)
@@ -263,7 +253,6 @@ def parse(arguments: list[str] | None = None):
     parser.add_argument("--precisions", nargs="+", default=precisions, choices=precisions)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--contestants", nargs="+", help="default: all", choices=CONTESTANTS)
-    parser.add_argument("--no-ceiling", action="store_true", help="no plain matrix products")
     parser.add_argument("--prepare", action="store_true", help="only write the files")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)
@@ -285,8 +274,6 @@ def main(arguments: list[str] | None = None) -> None:
     if options.table:
         rows = suite_table.read(options.table)
         print("\n".join((suite_table.summary if options.summary else suite_table.table)(rows)))
-        if options.plot:
-            suite_table.plot(rows, options.plot)
         return
     pythons = find_pythons(options)
     chosen = {

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/suite.py as a table, and as a picture."""
+"""The rows of benchmarks/suite.py as tables."""
 
 from __future__ import annotations
 
@@ -23,46 +23,27 @@ def latest(rows: list[dict]) -> dict[tuple, dict[str, dict]]:
     """Rows by cell and contestant; of a contestant measured twice, the later."""
     cells: dict[tuple, dict[str, dict]] = {}
     for row in rows:
-        cells.setdefault(tuple(row[name] for name in CELL), {})[row["contestant"]] = row
+        if row["task"] != "ceiling":  # of earlier files
+            cells.setdefault(tuple(row[name] for name in CELL), {})[row["contestant"]] = row
     return cells
 
 
-def ceilings(rows: list[dict]) -> dict[tuple, float]:
-    """GFLOP/s of the fastest plain product, by precision and threads."""
-    best: dict[tuple, float] = {}
-    for row in rows:
-        if row["task"] == "ceiling" and "error" not in row:
-            rate = 2 * row["size"] ** 3 * row["images_per_second"] / 1e9
-            key = row["precision"], row["threads"]
-            best[key] = max(best.get(key, 0.0), rate)
-    return best
-
-
 def compare(rows: list[dict]) -> list[dict]:
-    """Every measured row of a model, with its ratio to the best peer and its share of the ceiling.
+    """Every measured row of a model, with its ratio to the best peer.
 
     Ours through a runtime (our file in ONNX Runtime) are ours. `of_peer` is images/s over the
     fastest peer's, `of_peer_processor` the processor's seconds of the thriftiest peer over these.
     """
-    limits, compared = ceilings(rows), []
-    for key, contestants in latest(rows).items():
-        if key[0] == "ceiling":
-            continue
+    compared = []
+    for contestants in latest(rows).values():
         measured = [row for row in contestants.values() if "error" not in row]
         peers = [row for row in measured if not is_ours(row)]
         for row in contestants.values():
-            row = {**row, "limit": limits.get((row["precision"], row["threads"]))}
             if "error" not in row and peers:
-                row["of_peer"] = row["images_per_second"] / max(
-                    peer["images_per_second"] for peer in peers
-                )
-                row["of_peer_processor"] = (
-                    min(peer["processor_ms_per_image"] for peer in peers)
-                    / row["processor_ms_per_image"]
-                )
-            macs = row.get("training_macs" if row["task"] == "train" else "macs")
-            if macs and "error" not in row and row["limit"]:
-                row["share"] = 2 * macs * row["images_per_second"] / 1e9 / row["limit"]
+                fastest = max(peer["images_per_second"] for peer in peers)
+                least = min(peer["processor_ms_per_image"] for peer in peers)
+                ratios = row["images_per_second"] / fastest, least / row["processor_ms_per_image"]
+                row = {**row, "of_peer": ratios[0], "of_peer_processor": ratios[1]}
             compared.append(row)
     return compared
 
@@ -71,8 +52,8 @@ def table(rows: list[dict]) -> list[str]:
     """Markdown: a row a contestant, the fastest of its cell first."""
     lines = [
         "| model | size | what | precision | batch | threads | contestant | images/s "
-        "| of best peer | by processor | of ceiling |",
-        "|---" * 11 + "|",
+        "| of best peer | by processor |",
+        "|---" * 10 + "|",
     ]
     compared = compare(rows)
     order = list(latest(rows))
@@ -83,33 +64,25 @@ def table(rows: list[dict]) -> list[str]:
             f"| {row['batch']} | {row['threads']} | {row['contestant']} |"
         )
         if "error" in row:
-            lines.append(f"{start} failed: {row['error'].replace('|', '/')[:120]} | | | |")
+            lines.append(f"{start} failed: {row['error'].replace('|', '/')[:120]} | | |")
             continue
         ratios = [show(row.get(name), "{:.2f}") for name in ("of_peer", "of_peer_processor")]
-        share = show(row.get("share"), "{:.0%}")
-        lines.append(f"{start} {row['images_per_second']:.4g} | {' | '.join(ratios)} | {share} |")
+        lines.append(f"{start} {row['images_per_second']:.4g} | {' | '.join(ratios)} |")
     return lines
 
 
 _PREDICT = ("keras_vit predict", "keras_vit fit", "keras_vit fit train.AdamW")
-_CALL = ("keras_vit call", "keras_vit call xla")
 _SAVED = tuple(f"keras_vit saved_model{kind}" for kind in ("", " xla", " constants"))
-_FILES = ("litert keras_vit", "onnxruntime keras_vit", "openvino keras_vit")
 
-# Columns of the summary: contestants, of whom the fastest counts, and whom they are divided by.
-# `keras_vit.export.find_export` chooses among the exported files of ours.
+# Columns of the summary: contestants, of whom the fastest counts.
 COLUMNS = {
-    "fastest of ours": ((*_PREDICT, *_CALL, *_SAVED, *_FILES), None),
-    "`predict` or `fit`": (_PREDICT, None),
-    "compiled call": (_CALL, None),
-    "SavedModel": (_SAVED, None),
-    "LiteRT": (("litert keras_vit",), None),
-    "ONNX Runtime": (("onnxruntime keras_vit",), None),
-    "OpenVINO": (("openvino keras_vit",), None),
-    "timm compiled": (("timm compiled",), None),
-    "keras-hub": (("keras_hub predict", "keras_hub fit"), None),
-    "ours over timm's in ONNX Runtime": (("onnxruntime keras_vit",), "onnxruntime timm"),
-    "in OpenVINO": (("openvino keras_vit",), "openvino timm"),
+    "`predict` or `fit`": _PREDICT,
+    "SavedModel": _SAVED,
+    "LiteRT": ("litert keras_vit",),
+    "ONNX Runtime": ("onnxruntime keras_vit",),
+    "OpenVINO": ("openvino keras_vit",),
+    "timm compiled": ("timm compiled",),
+    "keras-hub": ("keras_hub predict", "keras_hub fit"),
 }
 
 
@@ -124,14 +97,13 @@ def summary(rows: list[dict]) -> list[str]:
     for key, contestants in latest(rows).items():
         speeds = {n: r["images_per_second"] for n, r in contestants.items() if "error" not in r}
         peers = {name: speed for name, speed in speeds.items() if "keras_vit" not in name}
-        if key[0] == "ceiling" or not peers:
+        if not peers:
             continue
         best = max(peers, key=lambda name: peers[name])
         ratios = []
-        for names, other in COLUMNS.values():
+        for names in COLUMNS.values():
             fastest = max((speeds[name] for name in names if name in speeds), default=None)
-            base = speeds.get(other) if other else peers[best]
-            ratios.append(show(fastest and base and fastest / base, "{:.2f}"))
+            ratios.append(show(fastest and fastest / peers[best], "{:.2f}"))
         task, variant, size, precision, batch, _ = key
         lines.append(
             f"| {variant} | {size} | {task} | {precision} | {batch} | {best} | {peers[best]:.4g} "
@@ -142,35 +114,3 @@ def summary(rows: list[dict]) -> list[str]:
 
 def show(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def plot(rows: list[dict], path: pathlib.Path) -> None:
-    """Speed over the best peer's, a panel a cell."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels: dict[tuple, list[dict]] = {}
-    for row in compare(rows):
-        if "of_peer" in row:
-            panels.setdefault(tuple(row[name] for name in CELL), []).append(row)
-    columns = min(4, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(4.2 * columns, 3.4 * lines), squeeze=False, layout="constrained"
-    )
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    for axis, (cell, contestants) in zip(axes.flat, panels.items(), strict=False):
-        contestants.sort(key=lambda row: row["images_per_second"])
-        names = [row["contestant"] for row in contestants]
-        speeds = [row["images_per_second"] for row in contestants]
-        colors = ["tab:blue" if is_ours(row) else "tab:gray" for row in contestants]
-        axis.barh(names, speeds, color=colors)
-        axis.set_title("{1} {2} px, {0}, {3}\nbatch {4}, threads {5}".format(*cell), fontsize=9)
-        axis.tick_params(labelsize=7)
-        axis.bar_label(axis.containers[0], fmt="%.3g", fontsize=7, padding=2)
-        axis.margins(x=0.15)
-    figure.supxlabel("images/s (blue: ours)", fontsize=9)
-    figure.savefig(path, dpi=110)

@@ -4,7 +4,7 @@
 
 A ViT with patches of one pixel (64 per digit) is trained without merging, rebuilt with
 `num_merged_tokens` and the same weights, and tested without further training.
-benchmarks/token_merging.py measures the speed. Takes about five minutes on two cores. Writes
+benchmarks/real_network.py measures the speed. Takes about five minutes on two cores. Writes
 results.json and accuracy.png; docs/experiments.md shows the accuracies to expect.
 """
 

@@ -7,7 +7,7 @@ import json
 import pathlib
 from typing import Any
 
-from contestants.worker import CLASSES, Run, multiply, random_batch, repeat, serve
+from contestants.worker import CLASSES, Run, random_batch, repeat, serve
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 # What the files of one precision are made of.
@@ -30,13 +30,6 @@ def load(cell: dict) -> Run:
         import keras_vit
 
         keras_vit.runtime.keep_buffers()  # before TensorFlow's first operation
-    if cell["task"] == "ceiling":
-        dtype = tf.as_dtype(cell["precision"])
-        return multiply(
-            cell["size"],
-            lambda a, b: tf.matmul(a, b).numpy(),
-            lambda array: tf.cast(tf.constant(array), dtype),
-        )
     images, labels = random_batch(cell)
     if cell["interface"].startswith("saved_model"):
         return call_saved_model(cell, images)
@@ -94,17 +87,9 @@ def call_saved_model(cell: dict, images) -> Run:
 
 
 def build_ours(cell: dict):
-    """Ours with timm's weights where they are, or of the variant's fields replaced."""
+    """Ours with timm's weights where they are."""
     import keras_vit
 
-    if "replace" in cell:
-        config = keras_vit.replace_fields(
-            keras_vit.find_config(cell["variant"]),
-            image_size=(cell["size"],) * 2,
-            classes=CLASSES,
-            **cell["replace"],
-        )
-        return keras_vit.build_vit(config)
     theirs = pathlib.Path(cell["timm"], "timm.safetensors")
     return keras_vit.create_model(
         cell["variant"],

@@ -20,7 +20,6 @@ ENVIRONMENTS = {
     ],
     "runtimes": ["onnxruntime>=1.20", "onnx>=1.17", "openvino>=2025.0", "numpy>=1.26"],
     "litert": ["ai-edge-litert>=1.2", "numpy>=1.26"],
-    "flax": ["jax>=0.4.34", "flax>=0.10", "optax>=0.2.3"],
 }
 
 
@@ -97,10 +96,4 @@ CONTESTANTS = {
     "transformers": Contestant("torch", TORCH, "eager", BOTH),
     "keras_hub predict": Contestant("keras_hub", KERAS, "predict"),
     "keras_hub fit": Contestant("keras_hub", KERAS, "fit", ("train",)),
-    "flax": Contestant("flax", "contestants.jax_models", tasks=BOTH),
-    "torch product": Contestant("torch", TORCH, tasks=("ceiling",)),
-    "tensorflow product": Contestant("ours", KERAS, tasks=("ceiling",)),
-    "numpy product": Contestant(
-        "runtimes", "contestants.numpy_product", tasks=("ceiling",), precisions=("float32",)
-    ),
 }

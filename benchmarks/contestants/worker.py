@@ -3,10 +3,8 @@
 A contestant is a module with `load(cell)`, which returns a function `run(calls)`: it does so many
 calls and returns the last answer as a NumPy array. Commands:
 
-    {"do": "import", "names": [...]}  only imports
     {"do": "load", "cell": {...}}     builds the model, calls it once
     {"do": "round", "calls": 3}       runs, and says the seconds of a call
-    {"do": "memory"}                  calls once, and says how far memory rises meanwhile
     {"do": "export", "cell": {...}}   writes what other contestants read
 
 What libraries print goes to standard error, so that standard output holds answers alone.
@@ -14,9 +12,7 @@ What libraries print goes to standard error, so that standard output holds answe
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import importlib
 import importlib.metadata
 import json
 import os
@@ -39,16 +35,12 @@ def serve(load: Callable[[dict], Run], export: Callable[[dict], dict] | None = N
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            if command["do"] == "import":
-                answer = import_all(command["names"])
-            elif command["do"] == "load":
+            if command["do"] == "load":
                 run = None  # the one before leaves memory first
                 gc.collect()
                 run, answer = load_and_call(load, command["cell"])
             elif command["do"] == "round":
                 answer = time_calls(run, command["calls"])
-            elif command["do"] == "memory":
-                answer = measure_memory(run)
             else:
                 answer = export(command["cell"])
         except Exception as error:  # each library has its own
@@ -61,17 +53,6 @@ def keep_to_threads(threads: int) -> None:
     """Keeps the process to so many processors, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
-def import_all(names: list[str]) -> dict:
-    begin = time.perf_counter()
-    for name in names:
-        importlib.import_module(name)
-    return {
-        "import_s": round(time.perf_counter() - begin, 3),
-        "memory_mb": resident_bytes() >> 20,
-        "modules": len(sys.modules),
-    }
 
 
 def load_and_call(load, cell: dict) -> tuple[Run, dict]:
@@ -99,23 +80,6 @@ def time_calls(run: Run, calls: int) -> dict:
     return {"wall_s": wall, "processor_s": busy}
 
 
-def measure_memory(run: Run) -> dict:
-    """Memory before a call, and the peak in it (Linux)."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # gives back what is free
-    before = resident_bytes()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak until now
-    run(1)
-    return {"rest_mb": before / 2**20, "peak_mb": peak_bytes() / 2**20}
-
-
-def peak_bytes() -> int:
-    """Most memory of this process that was in RAM since the system forgot the peak before."""
-    status = pathlib.Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)
-
-
 def resident_bytes() -> int:
     """Memory of this process that is in RAM now."""
     pages = pathlib.Path("/proc/self/statm")
@@ -128,7 +92,7 @@ def versions() -> dict[str, str]:
     """Of the libraries that are loaded."""
     names = {"ai_edge_litert": "ai-edge-litert", "keras_hub": "keras-hub", "PIL": "pillow"}
     libraries = ("tensorflow", "keras", "keras_hub", "torch", "timm", "transformers")
-    libraries += ("onnxruntime", "openvino", "ai_edge_litert", "jax", "flax", "numpy")
+    libraries += ("onnxruntime", "openvino", "ai_edge_litert", "numpy")
     libraries += ("torchvision", "grain", "PIL")
     return {
         name: importlib.metadata.version(names.get(name, name))
@@ -161,17 +125,3 @@ def random_batch(cell: dict):
 def normalized(images):
     """Pixels as our files see them after their first operation: in [-1, 1]."""
     return (images - 127.5) / 127.5
-
-
-def multiply(side: int, product: Callable, convert: Callable = lambda array: array) -> Run:
-    """A product of two random matrices: the ceiling."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    a, b = (convert(rng.normal(size=(side, side)).astype("float32")) for _ in range(2))
-
-    def step():
-        product(a, b)
-        return np.zeros(1)
-
-    return repeat(step)

@@ -6,19 +6,13 @@ import pathlib
 import runpy
 import sys
 
-import numpy as np
 import pytest
 
 SCRIPTS = {  # arguments, and packages that are not there
-    "agreement": (["--formats", "openvino"], "openvino", "nncf"),
     "data": ([], "scikit-image"),
-    "dense": ([], "keras-hub"),
     "dense_heads": (["--network", "nowhere"], "scikit-learn"),
-    "dense_precisions": (["nowhere"], "scikit-image", "nncf"),
     "precisions": (["nowhere", "nothing", "--output", "x", "--name", "x"], "nncf", "onnxruntime"),
-    "probes": (["a=nowhere"], "scikit-learn"),
     "real_network": (["nowhere"], "scikit-learn"),
-    "token_merging": ([], "onnxruntime"),
 }
 
 
@@ -47,14 +41,3 @@ def test_examples_name_missing_packages(name, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         script["main"](["nowhere"])
     assert "pip install " in capsys.readouterr().err
-
-
-def test_maps_are_compared_by_what_is_above_one_half(load):
-    script = load("dense_precisions")
-    exact = np.zeros((2, 2, 2, 1), "float32")
-    exact[0, 0] = 0.9
-    maps = exact.copy()
-    maps[0, 0, 0], maps[0, 1, 0] = 0.4, 0.6  # one of two is lost, another is new
-    found = script.compare(maps, exact)
-    assert (found["iou"], found["worst_iou"]) == (round((1 / 3 + 1) / 2, 4), round(1 / 3, 4))
-    assert found["largest_difference"] == pytest.approx(0.6)
