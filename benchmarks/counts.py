@@ -165,7 +165,7 @@ def compiled_training():
 def traces():
     """How often steps are traced by two calls of `fit` and `predict`, with a smaller last batch."""
     model = compiled_for_training(1)
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for name in ("train_step", "test_step", "predict_step"):
         setattr(model, name, _counted(getattr(model, name), name, counts))
     images, labels = np.zeros((10, *model.input_shape[1:]), "float32"), np.zeros(10, "int32")
@@ -259,7 +259,7 @@ GROUPS = {
 
 def versions():
     """Versions of the libraries that decide the counts, `None` where one is not installed."""
-    found = {}
+    found: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
@@ -308,7 +308,7 @@ def line(group, name, before, after):
 
 def sums(counts):
     """Counts added up: of bytes, and of all else that has the same first part of its name."""
-    total = collections.Counter()
+    total: collections.Counter[str] = collections.Counter()
     for name, number in counts.items():
         total[name if name.endswith("bytes") else name.rpartition("/")[0] or "all"] += number
     return dict(total)

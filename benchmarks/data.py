@@ -1,25 +1,24 @@
-"""Reads JPEGs, crops, mirrors, augments and normalises them: ours, torchvision, Pillow and grain.
+"""Reads JPEGs, crops, mirrors, augments and normalises them: ours, Pillow and grain.
 
-    python benchmarks/data.py --peer-python peers/bin/python >> docs/benchmarks/data.jsonl
-
-It takes about 5 minutes. The other Python has `torch torchvision grain pillow`; without one, this
-one reads with what it has.
+    python benchmarks/data.py >> docs/benchmarks/data.jsonl
 
 Images a second of a processor core: images by the processor time of the whole process, with one
 thread at work, so that what else runs on the machine counts little. The images are the photographs
 of scikit-learn and scikit-image, cut to 500 x 375 pixels, the usual size in ImageNet, as JPEGs of
 quality 90. `keras_vit_randaugment` applies two operations of RandAugment with magnitude 10 as well,
-`keras_vit_augreg` also mixup, as do the readers of torchvision (`contestants/jpeg_readers.py`).
+`keras_vit_augreg` also mixup. `pillow` does as torchvision's RandomResizedCrop,
+RandomHorizontalFlip, ToTensor and Normalize; `grain` reads in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import itertools
 import math
 import pathlib
-import sys
+import random
 import tempfile
 import time
 
@@ -27,77 +26,47 @@ import keras
 import numpy as np
 import PIL.Image
 import tensorflow as tf
-from contestants.jpeg_readers import BATCH, READERS, SIZE
-from contestants.process import Worker
 from machine import require, write_row
 
 import keras_vit
 from keras_vit.data import Augmentation
 
-WARM_UP = 5  # batches
+SIZE, BATCH, WARM_UP = 224, 20, 5  # pixels, images, batches
+SOURCE = 375, 500  # height and width of the files
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=1000, help="images of a measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peer-python", default=sys.executable, help="has torchvision and grain")
-    parser.add_argument("--source", type=int, nargs=2, default=(375, 500), help="height, width")
-    parser.add_argument("--loaders", nargs="+", default=[*CONTESTANTS, *READERS])
-    args = parser.parse_args()
-    require("scikit-image", "scikit-learn")
+    parser.add_argument("--loaders", nargs="+", default=list(LOADERS), choices=LOADERS)
+    options = parser.parse_args()
+    require("scikit-image", "scikit-learn", *(["grain"] if "grain" in options.loaders else []))
     keras.utils.set_random_seed(0)
+    random.seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        files = write_images(pathlib.Path(folder), args.images, args.source)
-        batches = args.images // BATCH
-        for _, name in itertools.product(range(args.rounds), args.loaders):
-            if name in CONTESTANTS:
-                row = measure(CONTESTANTS[name](files), batches)
-            else:
-                log = f"{folder}/{name}.log"
-                peer = Worker(args.peer_python, "contestants.jpeg_readers", 1, 600, log)
-                row = measure_peer(name, peer, files, batches)
-                peer.close()
-            if row:
-                write_row({"loader": name, "source": args.source, **row}, None)
+        files = write_images(pathlib.Path(folder), options.images)
+        for _, name in itertools.product(range(options.rounds), options.loaders):
+            found = measure(LOADERS[name](files), options.images // BATCH)
+            write_row({"loader": name, "source": SOURCE, **found}, None)
 
 
-def measure(run, count):
-    """Times a loader of this process."""
+def measure(run, count: int) -> dict:
+    """Images a second of a loader."""
     for _ in range(WARM_UP):
         next(run)
     clock, processor = time.perf_counter(), time.process_time()
     for _ in range(count):
         next(run)
     processor, clock = time.process_time() - processor, time.perf_counter() - clock
-    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "numpy")}
-    return describe(processor / count, clock / count, versions)
-
-
-def measure_peer(name, peer, files, count):
-    """Times a loader in another process; one whose libraries are missing is named and left out."""
-    loaded = peer.ask(do="load", cell={"reader": name, "files": files})
-    if "error" not in loaded:
-        peer.ask(do="round", calls=WARM_UP)
-        found = peer.ask(do="round", calls=count)
-    else:
-        found = loaded
-    if "error" in found:
-        print(f"{name}: {found['error']}", file=sys.stderr)
-        return None
-    return describe(found["processor_s"], found["wall_s"], loaded["versions"])
-
-
-def describe(processor, clock, versions):
-    """Images a second, of a batch's seconds of the processor and of the clock."""
     return {
-        "images_per_core_second": round(BATCH / processor, 1),
-        "images_per_second": round(BATCH / clock, 1),
-        "versions": versions,
+        "images_per_core_second": round(BATCH * count / processor, 1),
+        "images_per_second": round(BATCH * count / clock, 1),
+        "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "numpy")},
     }
 
 
-def write_images(folder, count, source):
+def write_images(folder: pathlib.Path, count: int) -> list[str]:
     """JPEGs of parts of photographs, in two folders of classes; their paths."""
     from skimage import data
     from sklearn.datasets import load_sample_images
@@ -108,23 +77,15 @@ def write_images(folder, count, source):
     paths = []
     for i in range(64):
         image = PIL.Image.fromarray(photographs[i % len(photographs)])
-        share = rng.uniform(0.6, 1.0)
-        width = min(image.width, image.height * source[1] / source[0]) * share
-        height = width * source[0] / source[1]
+        width = min(image.width, image.height * SOURCE[1] / SOURCE[0]) * rng.uniform(0.6, 1.0)
+        height = width * SOURCE[0] / SOURCE[1]
         left, top = rng.uniform(0, image.width - width), rng.uniform(0, image.height - height)
-        part = image.resize(source[::-1], box=(left, top, left + width, top + height))
+        part = image.resize(SOURCE[::-1], box=(left, top, left + width, top + height))
         path = folder / "ab"[i % 2] / f"{i}.jpg"
         path.parent.mkdir(exist_ok=True)
         part.save(path, quality=90)
         paths.append(str(path))
     return paths * math.ceil((count + 2 * WARM_UP * BATCH) / len(paths))
-
-
-def one_thread(dataset):
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    return dataset.with_options(options)
 
 
 def ours(augmentation=None):
@@ -139,15 +100,54 @@ def ours(augmentation=None):
         batches = keras_vit.data.train_batches(
             images, transform, BATCH, augmentation, repeats=repeats
         )
-        return iter(one_thread(batches))
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = 1
+        options.threading.max_intra_op_parallelism = 1
+        return iter(batches.with_options(options))
 
     return read
 
 
-CONTESTANTS = {
+def view(path):
+    """A random window of an image, mirrored or not, in [-1, 1]."""
+    with open(path, "rb") as file:
+        image = PIL.Image.open(io.BytesIO(file.read())).convert("RGB")
+    for _ in range(10):
+        area = image.width * image.height * random.uniform(0.05, 1)
+        aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if width <= image.width and height <= image.height:
+            break
+    else:
+        width, height = image.size
+    left, top = random.randint(0, image.width - width), random.randint(0, image.height - height)
+    image = image.crop((left, top, left + width, top + height))
+    image = image.resize((SIZE, SIZE), PIL.Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        image = image.transpose(PIL.Image.Transpose.FLIP_LEFT_RIGHT)
+    return (np.asarray(image, "float32") - 127.5) / 127.5
+
+
+def pillow(files):
+    views = map(view, itertools.cycle(files))
+    while True:
+        yield np.stack(list(itertools.islice(views, BATCH)))
+
+
+def grain(files):
+    import grain
+
+    dataset = grain.MapDataset.source(files).shuffle(seed=0).repeat().map(view)
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    return iter(dataset.to_iter_dataset(options).batch(BATCH))
+
+
+LOADERS = {
     "keras_vit": ours(),
     "keras_vit_randaugment": ours(Augmentation(rand_augment=(2, 10))),
     "keras_vit_augreg": ours(Augmentation(rand_augment=(2, 10), mixup=0.2)),
+    "pillow": pillow,
+    "grain": grain,
 }
 if __name__ == "__main__":
     main()

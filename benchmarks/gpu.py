@@ -7,7 +7,7 @@
 
 Runs on the JAX backend, so it needs no TensorFlow. Every measurement is a process of its own
 (gpu_contestants.py): first `check` compares logits and gradients in each precision with float32 on
-the processor, and a killed run with a whole one; then `train` goes through `fit` on a batch that
+the processor; then `train` goes through `fit` on a batch that
 lies on the device, and `infer` through a compiled call. Contestants take turns at each batch size,
 and each is reported at its best. Utilization is 2 operations a product, three times in training,
 over the rate of a plain bf16 matrix product that is measured first. Contestants whose library is
@@ -95,7 +95,8 @@ class Report:
     """Prints results, and keeps them in a file."""
 
     def __init__(self, path: str | None):
-        self.path, self.rows, self.bad = path, [], 0
+        self.path, self.bad = path, 0
+        self.rows: list[dict] = []
 
     def add(self, row: dict) -> dict:
         self.rows.append(row)
@@ -167,34 +168,6 @@ def check(plan: dict, report: Report, folder: pathlib.Path) -> None:
             report.add(row)
 
 
-def check_resume(plan: dict, report: Report, folder: pathlib.Path) -> None:
-    """Weights after a run that was killed in its fourth epoch and started again."""
-    results = {}
-    for name, deaths in {"whole": [None], "killed": [3, None]}.items():
-        for die_in in deaths:
-            request = {
-                "task": "survive",
-                "who": "keras_vit",
-                "variant": "vit_ti16",
-                "batch": 8,
-                "image_size": plan["check_size"],
-                "policy": "float32",
-                "die_in": die_in,
-                "folder": str(folder / name),
-                "output": str(folder / f"{name}.npz"),
-            }
-            answer = ask(request)
-        if "failed" in answer:
-            report.bad += 1
-            report.add({"what": "resume", **answer})
-            return
-        results[name] = np.load(request["output"])
-    names = results["whole"].files
-    difference = largest_difference(results["killed"], results["whole"], names)
-    report.bad += difference > 1e-4
-    report.add({"what": "resume", "difference": difference, **answer})
-
-
 def contestants(report: Report, wanted: list[str]) -> list[str]:
     present = []
     for who in wanted:
@@ -214,6 +187,7 @@ def compete(task: str, plan: dict, report: Report, options, ceiling: float) -> N
     # process that waits; what is measured would run in the rest.
     jax.config.update("jax_platforms", "cpu")
     import keras_vit
+    import keras_vit.evaluate
 
     sizes = plan["sizes"] if task == "infer" else plan["sizes"][:1]
     present = contestants(report, options.contestants)
@@ -289,7 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    tasks = ["check", "resume", "train", "infer"]
+    tasks = ["check", "train", "infer"]
     parser.add_argument("--only", nargs="+", choices=tasks, default=tasks)
     parser.add_argument("--variants", nargs="+", help="to measure")
     parser.add_argument("--contestants", nargs="+", choices=NEEDS, default=list(NEEDS))
@@ -338,8 +312,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "check" in options.only:
             check(plan, report, pathlib.Path(folder))
-        if "resume" in options.only:
-            check_resume(plan, report, pathlib.Path(folder))
     print(table(report.rows))
     print(f"{report.bad} checks failed" if report.bad else "all checks passed")
     return report.bad > 0

@@ -8,10 +8,10 @@ Prints one line of JSON. A process that runs out of memory takes nothing with it
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def keras_infer(request: dict) -> dict:
     ]
     call = jax.jit(lambda a, b, x: model.stateless_call(a, b, x, training=False)[0])
     images = jax.device_put(random_batch(request)[0])
-    results = []
+    results: list = []
 
     def step():
         results[:] = [call(*variables, images)]
@@ -182,7 +182,7 @@ def timm_infer(request: dict) -> dict:
     if request["policy"] != "float32":
         model, images = model.bfloat16(), images.bfloat16()
     compiled = torch.compile(model) if request["compile"] else model
-    results = []
+    results: list = []
 
     def step():
         with torch.inference_mode():
@@ -221,39 +221,8 @@ def check(request: dict) -> dict:
 
     gradients, logits = jax.jit(jax.grad(loss_and_logits, has_aux=True))(trainable)
     parts = {"logits": logits} | {str(index): part for index, part in enumerate(gradients)}
-    np.savez(request["output"], **{k: np.asarray(v, "float32") for k, v in parts.items()})
-    return {"device": str(jax.devices()[0])}
-
-
-def survive(request: dict) -> dict:
-    """Trains with a backup after every epoch, and is killed in the one asked for."""
-    import jax
-    import keras
-
-    keras.utils.set_random_seed(0)
-    model = build_keras(request)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=True)
-    images, labels = random_batch(request)
-
-    def maybe_die(epoch, logs=None):
-        if epoch == request["die_in"]:
-            os.kill(os.getpid(), 9)
-
-    callbacks = [
-        keras.callbacks.BackupAndRestore(request["folder"]),
-        keras.callbacks.LambdaCallback(on_epoch_begin=maybe_die),
-    ]
-    model.fit(
-        images,
-        labels,
-        batch_size=len(labels),
-        epochs=6,
-        verbose=0,
-        shuffle=False,
-        callbacks=callbacks,
-    )
-    np.savez(request["output"], *map(keras.ops.convert_to_numpy, model.trainable_variables))
+    arrays: dict = {k: np.asarray(v, "float32") for k, v in parts.items()}
+    np.savez(request["output"], **arrays)
     return {"device": str(jax.devices()[0])}
 
 
@@ -266,7 +235,7 @@ def matmul(request: dict) -> dict:
     keys = jax.random.split(jax.random.key(0))
     a, b = (jax.random.normal(key, (side, side), jnp.bfloat16) for key in keys)
     product = jax.jit(jnp.matmul)
-    results = []
+    results: list = []
 
     def step():
         results[:] = [product(a, b)]
@@ -278,10 +247,9 @@ def matmul(request: dict) -> dict:
     return {"flops": 2 * side**3 * result["images_per_second"], **facts}
 
 
-TASKS = {
+TASKS: dict[str, Any] = {
     "matmul": matmul,
     "check": check,
-    "survive": survive,
     "train": {"keras_vit": keras_train, "timm": timm_train},
     "infer": {"keras_vit": keras_infer, "timm": timm_infer},
 }

@@ -1,31 +1,26 @@
-r"""Time and memory that small files take: images in exported signatures, and files of all kinds.
+r"""Time and memory that small images take in exported signatures.
 
     python benchmarks/image_bombs.py        one of each image to `tolerant`, two minutes
     python benchmarks/image_bombs.py --images allowed --batch 8 --threads 8 --signatures \
         tolerant serving_default            requests with eight of each
-    python benchmarks/image_bombs.py --files            files of `tests/hostile_files.py`
 
 Prints a line of JSON for each request: bytes of the file, seconds, the largest memory above that
 before the request, and whether the images were valid. Each has a process of its own. The peak comes
-from /proc, so this needs Linux. The model is tiny: what is measured is decoding. Files are read by
-this package's readers, with at most 6 GB of memory and two minutes.
+from /proc, so this needs Linux. The model is tiny: what is measured is decoding.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import os
 import pathlib
 import platform
-import resource
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 
@@ -58,7 +53,6 @@ def gif(side, frames):
     return data[:start] + data[start:-1] * frames + b";"
 
 
-LIMIT, SECONDS = 6_000_000_000, 120  # bytes and seconds that a file can take at most
 LARGEST = 5792  # pixels along a side, for the limit of 2**25 pixels
 FILES = {
     "an ordinary JPEG, 500 x 500": lambda: encoded("jpeg", 500),
@@ -101,60 +95,6 @@ def measure(path, name, batch, signature):
     print(json.dumps(row), flush=True)
 
 
-def read_file(path, name, reads):
-    """Reads a file in this process, which has read a file of another format before."""
-    for other in ("none", "ordinary.png"):
-        with contextlib.suppress(Exception):
-            reads(pathlib.Path(path).with_name(other))
-    mapped = memory("VmSize") * (1 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (int(mapped) + LIMIT,) * 2)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before, start = memory("VmRSS"), time.perf_counter()
-    row = {"file": name, "bytes": size_of(pathlib.Path(path)), "outcome": "not finished"}
-
-    def tell():
-        row["seconds"] = round(time.perf_counter() - start, 2)
-        row["memory_mb"] = round(memory("VmHWM") - before)
-        print(json.dumps(row), flush=True)
-        os._exit(0)
-
-    timer = threading.Timer(SECONDS, tell)
-    timer.start()
-    try:
-        reads(pathlib.Path(path))
-        row["outcome"] = "read"
-    except Exception as error:
-        row["outcome"] = type(error).__name__
-        row["error"] = " ".join(str(error).split())[:150]
-    timer.cancel()
-    tell()
-
-
-def size_of(path):
-    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
-
-
-def read_files(part):
-    """Writes every file and reads it in a process of its own."""
-    for name, (make, _) in files().items():
-        if part not in name:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            (folder / "ordinary.png").write_bytes(encoded("png", 8))
-            command = [sys.executable, __file__, "--read", name, make(folder)]
-            code = subprocess.run(command).returncode
-            if code:
-                print(json.dumps({"file": name, "outcome": f"ended with {code}"}), flush=True)
-
-
-def files():
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-    from tests.hostile_files import FILES
-
-    return FILES
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batch", type=int, default=1, help="images in a request")
@@ -162,30 +102,24 @@ def main():
     parser.add_argument("--signatures", nargs="+", default=["tolerant"])
     parser.add_argument("--threads", type=int, help="operators that run at once; default: cores")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--files", nargs="?", const="", help="files, or a part of their names")
-    parser.add_argument("--read", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.read:
-        name, path = options.read
-        return read_file(path, name, files()[name][1])
-    if options.files is not None:
-        return read_files(options.files)
     if options.measure:
         if options.threads:
             tf.config.threading.set_inter_op_parallelism_threads(options.threads)
-        return measure(*options.measure, options.batch, options.signatures[0])
+        path, name = options.measure
+        return measure(path, name, options.batch, options.signatures[0])
     import keras_vit
 
     config = keras_vit.make_config(
         patch_size=16, width=16, depth=1, num_heads=2, mlp_dim=16, image_size=32, classes=3
     )
     with tempfile.TemporaryDirectory() as folder:
-        path = keras_vit.export_saved_model(keras_vit.build_vit(config), folder).path
+        path = pathlib.Path(keras_vit.export_saved_model(keras_vit.build_vit(config), folder).path)
         for name, make in FILES.items():
             if options.images not in name:
                 continue
             (path.parent / name).write_bytes(make())
-            command = [sys.executable, __file__, "--measure", path, name]
+            command = [sys.executable, __file__, "--measure", str(path), name]
             command += ["--batch", str(options.batch)]
             command += ["--threads", str(options.threads)] if options.threads else []
             for signature in options.signatures:

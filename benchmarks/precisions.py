@@ -32,6 +32,8 @@ import tensorflow as tf
 from machine import require, write_row
 
 import keras_vit
+import keras_vit.data
+import keras_vit.export
 from keras_vit.export.formats import FORMATS, newest_version
 from keras_vit.export.inference import prepare
 from keras_vit.export.verify import resize_images, size_of
@@ -108,7 +110,7 @@ def answer(runner, files, inference, folder: pathlib.Path) -> dict[str, np.ndarr
             batches, begin = range(0, len(pixels), BATCH), time.process_time()
             outputs = [runner(pixels[i : i + BATCH]) for i in batches]
             seconds = (time.process_time() - begin) / len(pixels)
-            found = {name: np.concatenate([each[name] for each in outputs]) for name in OUTPUTS}
+            found: dict = {name: np.concatenate([x[name] for x in outputs]) for name in OUTPUTS}
             np.savez(kept, seconds=np.full(len(pixels), seconds), **found)
         parts.append(dict(np.load(kept)))
     return {name: np.concatenate([part[name] for part in parts])[: len(files)] for name in parts[0]}
@@ -191,11 +193,9 @@ def main() -> None:
     if options.budgets:
         held_out = tested.subset(np.sort(order))
         for to in options.only or ("litert", "onnx", "openvino"):
-            row = {"task": f"{options.name}, ViT-S/14 of others"}
-            row |= within_budget(model, held_out, to, trained)
-            write_row(
-                {**row, "tensorflow": tf.__version__, "keras": keras.__version__}, options.budgets
-            )
+            versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+            smallest = within_budget(model, held_out, to, trained)
+            write_row({"task": options.name, **smallest, **versions}, options.budgets)
         return
     folder = options.cache / "exact"
     folder.mkdir(exist_ok=True)
@@ -214,7 +214,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         runner, size = find_runner(model, format, precision, samples, folder)
         found = answer(runner, files, prepare(model), folder)
-        row = {**key, "images": len(files), **compare(found, exact, labels), "bytes": size}
+        row: dict = {**key, "images": len(files), **compare(found, exact, labels), "bytes": size}
         row["processor_s"] = round(float(found["seconds"].mean()), 3)
         write_row({**row, **versions}, options.output)
         keras.backend.clear_session()

@@ -38,6 +38,7 @@ import multiprocessing
 import pathlib
 import statistics
 import time
+from collections.abc import Iterable
 
 from machine import write_row
 
@@ -95,7 +96,7 @@ def drawn_from(sets: dict, per_class: int):
     return dataclasses.replace(sets["pool"], rows=tuple(np.concatenate(each) for each in rows))
 
 
-def parts_of(sets: dict, per_class: int) -> list[str]:
+def parts_of(sets: Iterable[str], per_class: int) -> list[str]:
     return [name for name in sets if name == "pool" or (name == "more" and per_class > FIRST)]
 
 
@@ -109,6 +110,7 @@ def open_network(job: dict, size: int):
 def store(job: dict) -> dict:
     """Tokens of a part of a set at 224 pixels, and what they took."""
     import keras_vit
+    import keras_vit.evaluate
     from keras_vit.models.feature_extraction import token_stage
 
     start = time.perf_counter(), time.process_time()
@@ -159,6 +161,7 @@ def on_features(job: dict, pool, test, chosen, seed):
     import numpy as np
 
     import keras_vit
+    import keras_vit.evaluate
     from keras_vit.evaluate.attentive import batched
 
     method = {"few-shot": "ridge", "probe": "logistic"}.get(job["method"], job["method"])
@@ -200,7 +203,7 @@ def train(job: dict, pool, test, chosen, seed):
         model, facts = train_cnn(job, images, start)
     elif job["method"] == "scratch":
         plan = keras_vit.train.plan_training(images.num_images)
-        recipe = plan.recipe.replace(steps=min(plan.recipe.steps, SCRATCH_STEPS))
+        recipe = plan.recipe.replace(steps=min(plan.recipe.steps or SCRATCH_STEPS, SCRATCH_STEPS))
         options = {**plan.model_options, **recipe.model_options}
         shape = (recipe.image_size, recipe.image_size, 3)
         model = keras_vit.create_model(

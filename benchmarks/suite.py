@@ -84,8 +84,8 @@ class Suite:
             "ours": str(self.folder / f"{model}_{digest_of_sources()}"),
             "timm": str(self.folder / f"{model}_timm"),
         }
-        files = {self.contestants[name].file for name in names} - {None}
-        files = sorted(file.format(**cell) for file in files)
+        patterns = {self.contestants[name].file for name in names}
+        files = sorted(file.format(**cell) for file in patterns if file)
         theirs = [file.removeprefix("timm/") for file in files if file.startswith("timm/")]
         if "torch" in self.pythons:
             self.write("torch", TORCH, cell, cell["timm"], ["timm.safetensors", *theirs])

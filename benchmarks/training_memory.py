@@ -26,6 +26,7 @@ import jax.numpy as jnp  # noqa: E402
 import keras  # noqa: E402
 
 import keras_vit  # noqa: E402
+import keras_vit.evaluate  # noqa: E402
 
 
 def compiled_memory(model, batch_size):
@@ -55,6 +56,7 @@ def compiled_memory(model, batch_size):
     labels = jax.ShapeDtypeStruct((batch_size, *model.output_shape[1:-1]), jnp.int32)
     compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state, images, labels).compile()
     memory = compiled.memory_analysis()
+    assert memory is not None
     inputs = images.size * 4 + labels.size * 4
     kept = memory.argument_size_in_bytes - inputs
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes

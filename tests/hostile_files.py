@@ -1,6 +1,6 @@
 """Small files that ask for much memory or time, and what reads each of them.
 
-Tests, `scripts/fuzz` and `benchmarks/image_bombs.py --files` use them.
+Tests and `scripts/fuzz` use them.
 """
 
 from __future__ import annotations

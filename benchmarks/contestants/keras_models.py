@@ -137,9 +137,11 @@ def export(cell: dict) -> dict:
 def describe(cell: dict, path: pathlib.Path) -> None:
     """What contestants without our package need to know of a model, and its counts."""
     import keras_vit
+    import keras_vit.evaluate
 
     size = (cell["size"], cell["size"])
     config = keras_vit.find_config(cell["variant"])
+    assert isinstance(config, keras_vit.ViTConfig)
     config = dataclasses.replace(config, image_size=size, classes=CLASSES)
     description = {
         "config": {

@@ -38,20 +38,22 @@ class Worker:
                 text=True,
                 env=environment(threads),
             )
+        assert self.process.stdin and self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
+        for line in self.stdout:
             self.lines.put(line)
         self.lines.put(None)
 
     def ask(self, **command) -> dict:
         """What the contestant answers; `error` where it fails, ends or takes too long."""
         try:
-            self.process.stdin.write(json.dumps(command) + "\n")
-            self.process.stdin.flush()
+            self.stdin.write(json.dumps(command) + "\n")
+            self.stdin.flush()
             line = self.lines.get(timeout=self.timeout)
         except queue.Empty:
             self.close()
@@ -73,9 +75,9 @@ class Worker:
         self.process.kill()
         self.process.wait()
         self.reader.join()
-        self.process.stdout.close()
+        self.stdout.close()
         with contextlib.suppress(OSError):  # of what it did not read any more
-            self.process.stdin.close()
+            self.stdin.close()
 
 
 def environment(threads: int) -> dict[str, str]:

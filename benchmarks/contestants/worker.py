@@ -39,10 +39,12 @@ def serve(load: Callable[[dict], Run], export: Callable[[dict], dict] | None = N
                 run = None  # the one before leaves memory first
                 gc.collect()
                 run, answer = load_and_call(load, command["cell"])
-            elif command["do"] == "round":
+            elif command["do"] == "round" and run:
                 answer = time_calls(run, command["calls"])
-            else:
+            elif export:
                 answer = export(command["cell"])
+            else:
+                raise ValueError(f"cannot {command['do']}")
         except Exception as error:  # each library has its own
             words = str(error).strip().splitlines() or [""]
             answer = {"error": f"{type(error).__name__}: {words[0][:300]}"}
@@ -90,10 +92,9 @@ def resident_bytes() -> int:
 
 def versions() -> dict[str, str]:
     """Of the libraries that are loaded."""
-    names = {"ai_edge_litert": "ai-edge-litert", "keras_hub": "keras-hub", "PIL": "pillow"}
-    libraries = ("tensorflow", "keras", "keras_hub", "torch", "timm", "transformers")
-    libraries += ("onnxruntime", "openvino", "ai_edge_litert", "numpy")
-    libraries += ("torchvision", "grain", "PIL")
+    names = {"ai_edge_litert": "ai-edge-litert", "keras_hub": "keras-hub"}
+    libraries = ["tensorflow", "keras", "keras_hub", "torch", "timm", "transformers"]
+    libraries += ["onnxruntime", "openvino", "ai_edge_litert", "numpy"]
     return {
         name: importlib.metadata.version(names.get(name, name))
         for name in libraries

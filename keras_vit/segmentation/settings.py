@@ -15,7 +15,7 @@ from keras_vit.train.recipes import DENSE
 
 COMMAND = "segment train"
 # Learning rates of heads on a frozen model, of all weights of a trained model, and of a model of
-# random weights by head, measured in benchmarks/dense_heads.py.
+# random weights by head, measured on drawn pictures (docs/benchmarks/dense_heads.jsonl).
 FROZEN_RATES = {"linear": 1e-2, "mlp": 3e-3, "dpt": 1e-3}
 TRAINED_RATE = 1e-4
 RANDOM_RATES = {"linear": 1e-3, "mlp": 1e-3, "dpt": 5e-4}

@@ -203,8 +203,8 @@ _BIT_FIELDS: dict[str, Any] = {
 }
 # Heads for segmentation and detection, and short runs of whole models with them.
 DENSE = Recipe(
-    source="ours, measured in benchmarks/dense_heads.py: warm-up and clipping let every head train "
-    "at three times this rate. Decay as in DINOv2's linear heads.",
+    source="ours, measured (docs/benchmarks/dense_heads.jsonl): warm-up and clipping let every "
+    "head train at three times this rate. Decay as in DINOv2's linear heads.",
     optimizer="adam",
     learning_rate=1e-3,
     batch_size=8,

@@ -80,8 +80,8 @@ def main() -> None:
             timm_transform(size, fields) if timm_case else transformers_transform(fields, "pil")
         )
         case, model, _ = filled_model(title)
-        pixels = np.stack([normalized(transform(image), fields) for image in images])
-        logits = run(case, model, pixels)
+        inputs = np.stack([normalized(transform(image), fields) for image in images])
+        logits = run(case, model, inputs)
         small[title] = {
             "image_size": size, "fields": fields, "logits": logits.round(5).tolist()
         }  # fmt: skip

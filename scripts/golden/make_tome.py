@@ -30,7 +30,7 @@ def main():
         img_size=32, patch_size=4, embed_dim=16, depth=3, num_heads=2, mlp_ratio=2, num_classes=5
     )
     model.eval()
-    arrays = {}
+    arrays: dict = {}
     for name, parameter in model.state_dict().items():
         mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         value = random.normal(mean, 0.2, tuple(parameter.shape)).astype("float32")

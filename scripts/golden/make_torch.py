@@ -37,199 +37,87 @@ from timm.models import beit, eva, vision_transformer  # isort: skip
 OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "torch_outputs.json"
 
 TIMM = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 32,
-    "depth": 2,
-    "num_heads": 4,
-    "mlp_ratio": 2,
+    "img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "mlp_ratio": 2,
     "num_classes": 5,
-}
+}  # fmt: skip
 HEADLESS = {**TIMM, "num_classes": 0}
 STEM = {name: value for name, value in TIMM.items() if name != "img_size"}
 SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 5,
-}
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": 32, "patch_size": 8, "num_labels": 5,
+}  # fmt: skip
 DINO = {**SMALL, "mlp_ratio": 2}
 HYBRID_STEM = {
-    "model_type": "bit",
-    "layer_type": "bottleneck",
-    "depths": [1, 2],
-    "out_features": ["stage2"],
-    "embedding_dynamic_padding": True,
-    "global_padding": "same",
-}
+    "model_type": "bit", "layer_type": "bottleneck", "depths": [1, 2], "out_features": ["stage2"],
+    "embedding_dynamic_padding": True, "global_padding": "same",
+}  # fmt: skip
 HYBRID = {
-    **SMALL,
-    "image_size": 64,
-    "patch_size": 1,
-    "backbone_config": HYBRID_STEM,
+    **SMALL, "image_size": 64, "patch_size": 1, "backbone_config": HYBRID_STEM,
     "backbone_featmap_shape": [1, 512, 8, 8],
-}
+}  # fmt: skip
 BIT = {"embedding_size": 64, "hidden_sizes": [256, 512], "depths": [1, 2]}
 
-# name: project, model, configuration, options, side of the image, output without a head
-CASES = {
-    "timm vit": ("timm", "vit_tiny_patch16_224", "", TIMM, 32, ""),
-    "timm mean": ("timm", "vit_tiny_patch16_224", "", {**TIMM, "global_pool": "avg"}, 32, ""),
-    "timm distilled": ("timm", "deit_tiny_distilled_patch16_224", "", TIMM, 32, ""),
-    "timm deit3": ("timm", "deit3_small_patch16_224", "", TIMM, 32, ""),
-    "timm dinov2": ("timm", "vit_small_patch14_dinov2", "", HEADLESS, 32, ""),
-    "timm registers": ("timm", "vit_small_patch14_reg4_dinov2", "", HEADLESS, 32, ""),
-    "timm siglip": ("timm", "vit_base_patch16_siglip_224", "", HEADLESS, 32, ""),
-    "timm flexivit": ("timm", "flexivit_small", "", TIMM, 32, ""),
-    "timm root": (
-        "timm",
-        "vit_tiny_r_s16_p8_224",
-        "",
-        {**TIMM, "img_size": 64, "patch_size": 4},
-        64,
-        "",
-    ),
-    "timm hybrid": ("timm", "hybrid", "", {**STEM, "img_size": 64, "patch_size": 1}, 64, ""),
-    "timm bit": ("timm", "bit", "", {"num_classes": 5}, 64, ""),
-    "timm clip": ("timm", "vit_base_patch16_clip_224", "", TIMM, 32, ""),
-    "timm quick clip": ("timm", "vit_base_patch16_clip_quickgelu_224", "", TIMM, 32, ""),
-    "timm dinov3": ("timm", "vit_small_patch16_dinov3", "", TIMM, 32, ""),
-    "timm biased dinov3": ("timm", "vit_small_patch16_dinov3_qkvb", "", TIMM, 32, ""),
-    "timm gated dinov3": ("timm", "vit_small_plus_patch16_dinov3_qkvb", "", TIMM, 32, ""),
-    "timm eva02": ("timm", "eva02_tiny_patch14_224", "", TIMM, 32, ""),
-    "timm split eva02": ("timm", "eva02_base_patch14_224", "", TIMM, 32, ""),
-    "timm eva02 clip": ("timm", "eva02_base_patch16_clip_224", "", TIMM, 32, ""),
-    "timm perception": (
-        "timm",
-        "vit_pe_core_base_patch16_224",
-        "",
-        {**TIMM, "attn_pool_mlp_ratio": 2},
-        32,
-        "",
-    ),
-    "timm language perception": ("timm", "vit_pe_lang_large_patch14_448", "", TIMM, 32, ""),
-    "timm gigantic perception": (
-        "timm",
-        "vit_pe_core_gigantic_patch14_448",
-        "",
-        {**TIMM, "attn_pool_num_heads": 8, "attn_pool_mlp_ratio": 3},
-        32,
-        "",
-    ),
-    "timm aimv2": ("timm", "aimv2_large_patch14_224", "", TIMM, 32, ""),
-    "timm beit": ("timm", "beit_base_patch16_224", "", TIMM, 32, ""),
-    "timm token beit": (
-        "timm",
-        "beitv2_base_patch16_224",
-        "",
-        {**TIMM, "global_pool": "token", "init_values": None},
-        32,
-        "",
-    ),
-    "timm vit5": ("timm", "vit5", "", {**TIMM, "qkv_bias": False}, 32, ""),
-    "timm gated dinov2": ("timm", "vit_giant_patch14_reg4_dinov2", "", TIMM, 32, ""),
-    "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
-    "transformers deit": (
-        "transformers",
-        "DeiTForImageClassificationWithTeacher",
-        "DeiTConfig",
-        SMALL,
-        32,
-        "",
-    ),
-    "transformers dinov2": ("transformers", "Dinov2Model", "Dinov2Config", DINO, 32, "token"),
-    "transformers registers": (
-        "transformers",
-        "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersConfig",
-        DINO,
-        32,
-        "token",
-    ),
-    "transformers mae": (
-        "transformers",
-        "ViTMAEModel",
-        "ViTMAEConfig",
-        {**SMALL, "mask_ratio": 0.0},
-        32,
-        "token",
-    ),
-    "transformers siglip": (
-        "transformers",
-        "SiglipVisionModel",
-        "SiglipVisionConfig",
-        SMALL,
-        32,
-        "pooler",
-    ),
-    "transformers clip": (
-        "transformers",
-        "CLIPVisionModelWithProjection",
-        "CLIPVisionConfig",
-        {**SMALL, "projection_dim": 5},
-        32,
-        "",
-    ),
-    "transformers dinov3": (
-        "transformers",
-        "DINOv3ViTModel",
-        "DINOv3ViTConfig",
-        {**SMALL, "num_register_tokens": 2},
-        32,
-        "token",
-    ),
-    "transformers gated dinov3": (
-        "transformers",
-        "DINOv3ViTModel",
-        "DINOv3ViTConfig",
-        {**SMALL, "num_register_tokens": 2, "use_gated_mlp": True, "hidden_act": "silu"},
-        32,
-        "token",
-    ),
-    "transformers beit": (
-        "transformers",
-        "BeitForImageClassification",
-        "BeitConfig",
-        {**SMALL, "use_relative_position_bias": True},
-        32,
-        "",
-    ),
-    "transformers token beit": (
-        "transformers",
-        "BeitForImageClassification",
-        "BeitConfig",
-        {**SMALL, "use_relative_position_bias": True, "use_mean_pooling": False},
-        32,
-        "",
-    ),
-    "transformers gated dinov2": (
-        "transformers",
-        "Dinov2Model",
-        "Dinov2Config",
-        {**DINO, "use_swiglu_ffn": True},
-        32,
-        "token",
-    ),
-    "transformers hybrid": (  # of version 4
-        "transformers",
-        "ViTHybridForImageClassification",
-        "ViTHybridConfig",
-        HYBRID,
-        64,
-        "",
-    ),
-    "transformers bit": (
-        "transformers",
-        "BitForImageClassification",
-        "BitConfig",
-        {**BIT, "num_labels": 5},
-        64,
-        "",
-    ),
-}
+# Name: project, model, configuration, options, side of the image, output without a head.
+CASES: dict[str, tuple[str, str, str, dict, int, str]] = {
+    f"timm {name}": ("timm", model, "", options, side, "")
+    for name, model, options, side in (
+        ("vit", "vit_tiny_patch16_224", TIMM, 32),
+        ("mean", "vit_tiny_patch16_224", {**TIMM, "global_pool": "avg"}, 32),
+        ("distilled", "deit_tiny_distilled_patch16_224", TIMM, 32),
+        ("deit3", "deit3_small_patch16_224", TIMM, 32),
+        ("dinov2", "vit_small_patch14_dinov2", HEADLESS, 32),
+        ("registers", "vit_small_patch14_reg4_dinov2", HEADLESS, 32),
+        ("siglip", "vit_base_patch16_siglip_224", HEADLESS, 32),
+        ("flexivit", "flexivit_small", TIMM, 32),
+        ("root", "vit_tiny_r_s16_p8_224", {**TIMM, "img_size": 64, "patch_size": 4}, 64),
+        ("hybrid", "hybrid", {**STEM, "img_size": 64, "patch_size": 1}, 64),
+        ("bit", "bit", {"num_classes": 5}, 64),
+        ("clip", "vit_base_patch16_clip_224", TIMM, 32),
+        ("quick clip", "vit_base_patch16_clip_quickgelu_224", TIMM, 32),
+        ("dinov3", "vit_small_patch16_dinov3", TIMM, 32),
+        ("biased dinov3", "vit_small_patch16_dinov3_qkvb", TIMM, 32),
+        ("gated dinov3", "vit_small_plus_patch16_dinov3_qkvb", TIMM, 32),
+        ("eva02", "eva02_tiny_patch14_224", TIMM, 32),
+        ("split eva02", "eva02_base_patch14_224", TIMM, 32),
+        ("eva02 clip", "eva02_base_patch16_clip_224", TIMM, 32),
+        ("perception", "vit_pe_core_base_patch16_224", {**TIMM, "attn_pool_mlp_ratio": 2}, 32),
+        ("language perception", "vit_pe_lang_large_patch14_448", TIMM, 32),
+        ("gigantic perception", "vit_pe_core_gigantic_patch14_448",
+         {**TIMM, "attn_pool_num_heads": 8, "attn_pool_mlp_ratio": 3}, 32),
+        ("aimv2", "aimv2_large_patch14_224", TIMM, 32),
+        ("beit", "beit_base_patch16_224", TIMM, 32),
+        ("token beit", "beitv2_base_patch16_224",
+         {**TIMM, "global_pool": "token", "init_values": None}, 32),
+        ("vit5", "vit5", {**TIMM, "qkv_bias": False}, 32),
+        ("gated dinov2", "vit_giant_patch14_reg4_dinov2", TIMM, 32),
+    )
+}  # fmt: skip
+CASES |= {
+    f"transformers {name}": (
+        "transformers", kind, f"{kind.partition('For')[0].partition('Model')[0]}Config", options,
+        side, output,
+    )
+    for name, kind, options, side, output in (
+        ("vit", "ViTForImageClassification", SMALL, 32, ""),
+        ("deit", "DeiTForImageClassificationWithTeacher", SMALL, 32, ""),
+        ("dinov2", "Dinov2Model", DINO, 32, "token"),
+        ("registers", "Dinov2WithRegistersModel", DINO, 32, "token"),
+        ("mae", "ViTMAEModel", {**SMALL, "mask_ratio": 0.0}, 32, "token"),
+        ("siglip", "SiglipVisionModel", SMALL, 32, "pooler"),
+        ("clip", "CLIPVisionModelWithProjection", {**SMALL, "projection_dim": 5}, 32, ""),
+        ("dinov3", "DINOv3ViTModel", {**SMALL, "num_register_tokens": 2}, 32, "token"),
+        ("gated dinov3", "DINOv3ViTModel",
+         {**SMALL, "num_register_tokens": 2, "use_gated_mlp": True, "hidden_act": "silu"},
+         32, "token"),
+        ("beit", "BeitForImageClassification",
+         {**SMALL, "use_relative_position_bias": True}, 32, ""),
+        ("token beit", "BeitForImageClassification",
+         {**SMALL, "use_relative_position_bias": True, "use_mean_pooling": False}, 32, ""),
+        ("gated dinov2", "Dinov2Model", {**DINO, "use_swiglu_ffn": True}, 32, "token"),
+        ("hybrid", "ViTHybridForImageClassification", HYBRID, 64, ""),
+        ("bit", "BitForImageClassification", {**BIT, "num_labels": 5}, 64, ""),
+    )
+}  # fmt: skip
 
 
 # The same weights at another size of images, resized by the project: not square where it can.
@@ -341,7 +229,7 @@ def run_resized_vit5(case: dict, state: dict, size: tuple) -> np.ndarray:
 def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Tensor]]:
     """The model of a case with the weights of the formula, and these as they are saved."""
     project, model_name, config, options, size, output = CASES[title]
-    case = {"project": project, "model": model_name, "config": config, "options": options}
+    case: dict = {"project": project, "model": model_name, "config": config, "options": options}
     case.update(output=output, patches=(size // 8) ** 2)
     model = BUILDERS.get(model_name, build)(case)
     shapes = saved_names(model, project)

@@ -33,7 +33,7 @@ def make(name: str, folder: pathlib.Path) -> dict[str, Any]:
         for position, (key, shape) in enumerate(sorted(shapes.items()))
     }
     scale = {"temperature": 0.05, "logit_scale": 2.5}
-    arrays |= {key: np.float32(value) for key, value in scale.items() if key in arrays}
+    arrays |= {key: np.asarray(value, "float32") for key, value in scale.items() if key in arrays}
     save_file({key: np.asarray(value) for key, value in arrays.items()}, file, {"format": "pt"})
     answers = np.load(folder / "answers.npz")
     mean, std = (theirs.OPEN_CLIP if is_open_clip else theirs.TRANSFORMERS)[name][-1]

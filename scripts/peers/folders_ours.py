@@ -59,6 +59,7 @@ def write(model: Model, layout: str, folder: pathlib.Path) -> None:
         return
     images = images_for(model, 2)
     outputs = keras.ops.convert_to_numpy(model(images))
+    assert model.config is not None
     mean, std = model.config.preprocessing.per_channel(model.config.channels)
     pixels = ((images - np.array(mean)) / np.array(std)).astype("float32")
     np.savez(folder / "expected.npz", pixels=pixels, outputs=outputs)

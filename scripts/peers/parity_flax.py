@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import Any
 
 import flax
 import jax
@@ -102,7 +103,7 @@ class StandardConv(nn.Module):
             kernel = kernel / (kernel.std((0, 1, 2)) + 1e-5)
         else:
             kernel = kernel / jnp.sqrt(kernel.var((0, 1, 2)) + 1e-10)
-        padding = self.padding
+        padding: Any = self.padding
         if not isinstance(padding, str):
             padding = [(padding, padding)] * 2
         strides = (self.stride, self.stride)
@@ -250,7 +251,8 @@ def build(case: dict) -> tuple[nn.Module, dict[str, tuple[str, tuple[int, ...], 
     options = dict(case["options"])
     if options.get("stages") is not None:
         options["stages"] = tuple(options["stages"])
-    model = {"vit": Vit, "bit": Bit}[case["model"]](**options)
+    kinds: dict[str, Any] = {"vit": Vit, "bit": Bit}
+    model = kinds[case["model"]](**options)
     images = jnp.zeros((1, *case["images"][1:]))
     tree = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
     table = {}
@@ -290,7 +292,7 @@ def make(case: dict) -> dict:
     model, table = build(case)
     generator = np.random.default_rng(0)
     parameters = {name: fill(name, shape, generator) for name, (_, _, shape) in table.items()}
-    arrays = {key: parameters[name].reshape(shape) for name, (key, shape, _) in table.items()}
+    arrays: dict = {key: parameters[name].reshape(shape) for name, (key, shape, _) in table.items()}
     np.savez(case["file"], **arrays)
     images = generator.uniform(-1, 1, case["images"]).astype("float32")
     np.save(case["images_file"], images)
@@ -312,7 +314,7 @@ def check(case: dict) -> dict:
 
 
 # Small checkpoints with the outputs of the official code itself, in tests/golden.
-GOLDEN = {
+GOLDEN: dict[str, dict] = {
     "vit_token": {},
     "vit_pre_logits": {"pre_logits": 32},
     "vit_gap": {"pooling": "gap"},
@@ -328,7 +330,7 @@ def golden(case: dict) -> dict:
     for name, options in GOLDEN.items():
         with np.load(folder / f"{name}.outputs.npz") as file:
             images, logits = file["images"], file["logits"]
-        sizes = {"patch": 8, "width": 32, "depth": 2, "heads": 4, "hidden": 64, "classes": 10}
+        sizes: dict = {"patch": 8, "width": 32, "depth": 2, "heads": 4, "hidden": 64, "classes": 10}
         small = {"model": "vit", "options": {**sizes, **options}, "images": images.shape}
         model, table = build(small)
         with np.load(folder / f"{name}.checkpoint.npz") as file:

@@ -60,23 +60,25 @@ class Theirs:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             text=True,
         )
+        assert self.process.stdin and self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.module = module
         self.versions = self._answer()
 
     def ask(self, verb: str, case: dict) -> dict:
-        self.process.stdin.write(json.dumps({"verb": verb, **case}) + "\n")
-        self.process.stdin.flush()
+        self.stdin.write(json.dumps({"verb": verb, **case}) + "\n")
+        self.stdin.flush()
         answer = self._answer()
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
 
     def close(self) -> None:
-        self.process.stdin.close()
+        self.stdin.close()
         self.process.wait()
 
     def _answer(self) -> dict:
-        line = self.process.stdout.readline()
+        line = self.stdout.readline()
         if not line:
             raise RuntimeError(f"The other side ended; run `python -m {self.module}` by hand.")
         return json.loads(line)
@@ -101,9 +103,11 @@ def main() -> None:
 def compare_all(cases: list[Case], python: str, file: pathlib.Path) -> list[str]:
     """Compares pair after pair, writes each result at once, and names those that failed."""
     results = json.loads(file.read_text()) if file.exists() else {}
-    failed, theirs, side = [], None, None
+    failed: list[str] = []
+    theirs: Theirs | None = None
+    side: tuple[str, str] | None = None
     for case in cases:
-        if side != SIDES[case.project]:  # one at a time, for each takes memory
+        if theirs is None or side != SIDES[case.project]:  # one at a time, for each takes memory
             if theirs is not None:
                 theirs.close()
             side = SIDES[case.project]
@@ -135,7 +139,7 @@ def compare_all(cases: list[Case], python: str, file: pathlib.Path) -> list[str]
 def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, float]:
     """Largest relative differences with their weights, and with ours written back."""
     file = folder / ("theirs.npz" if case.project == "flax" else "model.safetensors")
-    request = {
+    request: dict = {
         "project": case.project.split()[0],
         "model": case.model,
         "config": case.config,
@@ -176,7 +180,7 @@ def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, fl
 def our_model(case: Case, file: pathlib.Path) -> keras.Model:
     options = dict(case.ours)
     if case.variant == "image_gpt":
-        config = ImageGPTConfig(**options, image_size=case.image_size)
+        config = ImageGPTConfig(**options, image_size=(case.image_size, case.image_size))
         model = build_image_gpt(config, file.parent / "palette.npy")
         load_image_gpt(model, file)
         return keras.Model(model.get_layer("preprocessing").output, model.output)
@@ -276,7 +280,7 @@ def _golden(differences: dict[str, float]) -> str:
 
 def our_versions() -> dict[str, str]:
     backend = keras.backend.backend()
-    versions = {"keras_vit": keras_vit.__version__, "keras": keras.__version__}
+    versions = {"keras_vit": vars(keras_vit)["__version__"], "keras": keras.__version__}
     return {**versions, backend: __import__(backend).__version__}
 
 

@@ -14,6 +14,8 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -383,57 +385,38 @@ def small_options(name: str) -> dict[str, Any]:
     patch = getattr(whole, "patch_embed", None)
     options = {"depth": 2, "embed_dim": 8 * heads, **HEAD}
     grid = getattr(patch, "grid_size", None)
-    if grid is not None:
+    if patch is not None and grid is not None:
         step = patch.img_size[0] // grid[0]
         options["img_size"] = (4 if "sam" in name else 3) * step
     return options
 
 
+def named_case(name: str) -> dict:
+    return timm_case(name, small_options(name))
+
+
 def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
     names = [name for module in MODULES for name in timm.list_models(module=module)]
     for name in dict.fromkeys(names):
-        yield f"timm {name}", lambda name=name: timm_case(name, small_options(name))
-    for options in ({}, {"act_layer": "silu"}, {"output_stride": 16}):
-        yield (
-            f"timm {BIT} {shown(options)}".strip(),
-            lambda options=options: timm_case(BIT, {**HEAD, **options}),
-        )
-    for options in TIMM_OPTIONS:
-        yield (
-            f"timm {TINY} {shown(options)}",
-            lambda options=options: timm_case(TINY, {**SMALL, **options}),
-        )
-    for options in DISTILLED_OPTIONS:
-        yield (
-            f"timm {DISTILLED} {shown(options)}",
-            lambda options=options: timm_case(DISTILLED, {**SMALL, **options}),
-        )
+        yield f"timm {name}", partial(named_case, name)
+    for name, sizes, choices in (
+        (BIT, HEAD, ({}, {"act_layer": "silu"}, {"output_stride": 16})),
+        (TINY, SMALL, TIMM_OPTIONS),
+        (DISTILLED, SMALL, DISTILLED_OPTIONS),
+        (BEIT, {**SMALL, "embed_dim": 48}, BEIT_OPTIONS),
+    ):
+        for options in choices:
+            title = f"timm {name} {shown(options)}".strip()
+            yield title, partial(timm_case, name, {**sizes, **options})
     for name, options in EVA_OPTIONS:
-        yield (
-            f"timm {name} {shown(options)}",
-            lambda name=name, options=options: timm_case(
-                name,
-                {**SMALL, "img_size": 42 if "14" in name else 48, "num_heads": 2, **options},
-            ),
-        )
-    for options in BEIT_OPTIONS:
-        yield (
-            f"timm {BEIT} {shown(options)}",
-            lambda options=options: timm_case(BEIT, {**SMALL, "embed_dim": 48, **options}),
-        )
+        sizes = {**SMALL, "img_size": 42 if "14" in name else 48, "num_heads": 2}
+        yield f"timm {name} {shown(options)}", partial(timm_case, name, {**sizes, **options})
     for pool in ("avg", "max"):
-        yield (
-            f"timm {TINY} reset to {pool}",
-            lambda pool=pool: timm_case(
-                TINY, SMALL, lambda model: model.reset_classifier(10, pool)
-            ),
-        )
-    yield (
-        "timm vit_base_r26_s32_224 img_size=112",
-        lambda: timm_case(
-            "vit_base_r26_s32_224", {"depth": 1, "embed_dim": 24, "img_size": 112, **HEAD}
-        ),
-    )
+        change = methodcaller("reset_classifier", 10, pool)
+        yield f"timm {TINY} reset to {pool}", partial(timm_case, TINY, SMALL, change)
+    options = {"depth": 1, "embed_dim": 24, "img_size": 112, **HEAD}
+    title = "timm vit_base_r26_s32_224 img_size=112"
+    yield title, partial(timm_case, "vit_base_r26_s32_224", options)
     yield from resized_cases()
 
 
@@ -442,13 +425,11 @@ def resized_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
     for name in ("flexivit_small", TINY, BEIT):
         sizes = ({"img_size": 64}, {"img_size": 32}, {"img_size": 48, "patch_size": 12})
         for more in sizes[: 2 if name == BEIT else 3]:
-            yield f"timm {name} to {shown(more)}", lambda name=name, more=more: resized(name, more)
+            yield f"timm {name} to {shown(more)}", partial(resized, name, more)
     more = {"img_size": 64}
     for name, options in RESIZED_OPTIONS:
-        yield (
-            f"timm {name} {shown(options)} to {shown(more)}",
-            lambda name=name, options=options: resized(name, more, options),
-        )
+        title = f"timm {name} {shown(options)} to {shown(more)}"
+        yield title, partial(resized, name, more, options)
 
 
 def resized(name: str, more: dict[str, Any], fields: dict[str, Any] | None = None) -> dict:
@@ -588,19 +569,17 @@ def wrapped_case(name: str) -> dict:
 
 def transformers_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
     for name, config, changes in CLASSES:
-        yield f"transformers {name}", lambda n=name, c=config, o=changes: class_case(n, c, o)
+        yield f"transformers {name}", partial(class_case, name, config, changes)
     for name, config, changes in CLASS_OPTIONS:
         title = f"transformers {name} {shown(changes)}"
-        yield title, lambda n=name, c=config, o=changes: class_case(n, c, o)
+        yield title, partial(class_case, name, config, changes)
     configs = {name: (config, changes) for name, config, changes in CLASSES}
     for name in MEMORY:
         config, changes = configs[name]
-        yield (
-            f"transformers {name} names in memory",
-            lambda n=name, c=config, o=changes: class_case(n, c, o, memory=True),
-        )
-    for name in ("TimmWrapperForImageClassification",):
-        yield f"transformers {name}", lambda n=name: wrapped_case(n)
+        title = f"transformers {name} names in memory"
+        yield title, partial(class_case, name, config, changes, memory=True)
+    name = "TimmWrapperForImageClassification"
+    yield f"transformers {name}", partial(wrapped_case, name)
 
 
 def main() -> None:
@@ -619,8 +598,8 @@ def main() -> None:
             record[title] = make()
         except Exception as error:
             failed[title] = f"{error!r:.160}"
-    for title, error in failed.items():
-        print(f"not made: {title}: {error}")
+    for title, reason in failed.items():
+        print(f"not made: {title}: {reason}")
     text = json.dumps(record, separators=(",", ":"), sort_keys=True)
     RECORD.write_bytes(gzip.compress(text.encode(), mtime=0))
     print(f"{len(record)} cases, {len(failed)} not made, {RECORD.stat().st_size:,} bytes")

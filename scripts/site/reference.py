@@ -56,7 +56,7 @@ def constructor_variants() -> dict[str, str]:
     """Maps the constructors that `keras_vit/create.py` makes by a call to their variants."""
     tree = ast.parse((ROOT / PACKAGE / "create.py").read_text())
     return {
-        node.targets[0].id: node.value.args[0].value
+        node.targets[0].id: str(node.value.args[0].value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
@@ -74,6 +74,7 @@ def constructor_signature() -> str:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name == "create_model"
     )
+    assert function.returns is not None
     lines = []
     plain = function.args.args[1:]  # without the variant
     for argument, default in zip(plain, function.args.defaults, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from typing import Any
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "tutorials"
 DOWNLOADS = (
@@ -43,7 +44,12 @@ def to_notebook(cells: list[tuple[str, str]]) -> str:
     """Returns a notebook of the same cells, without outputs."""
     written = []
     for index, (kind, source) in enumerate(cells):
-        cell = {"id": f"cell-{index}", "cell_type": kind, "metadata": {}, "source": source}
+        cell: dict[str, Any] = {
+            "id": f"cell-{index}",
+            "cell_type": kind,
+            "metadata": {},
+            "source": source,
+        }
         if kind == "code":
             cell |= {"execution_count": None, "outputs": []}
         written.append(cell)

@@ -12,8 +12,15 @@ import sys
 import numpy as np
 
 TOLERANCE = 2e-5  # relative, float32
-SMALL = {"patch_size": 8, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 32}
-MODELS = {
+SMALL: dict = {
+    "patch_size": 8,
+    "width": 32,
+    "depth": 2,
+    "num_heads": 4,
+    "mlp_dim": 64,
+    "image_size": 32,
+}
+MODELS: dict[str, dict] = {
     "token": SMALL,
     "gap": {**SMALL, "pooling": "gap", "class_token": False, "pre_logits": 16},
     "map": {**SMALL, "pooling": "map", "gelu": "exact"},
@@ -52,7 +59,7 @@ def run(folder: pathlib.Path) -> None:
     backend = keras.backend.backend()
     if backend != "tensorflow":
         assert "tensorflow" not in sys.modules, f"TensorFlow was imported under {backend}"
-    results = {}
+    results: dict = {}
     for name, fields in MODELS.items():
         model = keras_vit.build_vit(keras_vit.make_config(**fields, classes=10))
         fill(model)
@@ -97,4 +104,7 @@ def compare(folder: pathlib.Path) -> int:
 
 if __name__ == "__main__":
     command, out = sys.argv[1], pathlib.Path(sys.argv[2])
-    sys.exit(run(out) if command == "run" else compare(out))
+    if command == "run":
+        run(out)
+    else:
+        sys.exit(compare(out))

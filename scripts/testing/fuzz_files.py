@@ -116,6 +116,7 @@ class Tars:
             images = read_webdataset(
                 self.path, check=check, unreadable="skip", labelled=rng.random() < 0.5
             )
+        assert images.items is not None
         starts = [item.split("\0")[2:4] for item in images.items]
         assert all(int(a) + int(b) <= len(self.path.read_bytes()) for a, b in starts), starts
 

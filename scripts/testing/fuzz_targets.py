@@ -16,12 +16,13 @@ import safetensors.numpy
 from PIL import Image
 
 import keras_vit
+import keras_vit.image_text
 
 PACKAGE = str(pathlib.Path(keras_vit.__file__).parent)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NESTED = "[" * 3000 + "]" * 3000
 # Values of JSON that seldom stand in a file.
-ODD = (
+ODD: tuple = (
     None, True, False, 0, 1, 2, -1, 3.0, 1e-12, 1e308, 10**9, 99999, 32, 48, 10**400, -(10**400),
     2**63, float("nan"), float("inf"), "", "x", "none", "avg", "map", "gelu_new", "timm_wrapper",
     "siglip", "bit", "(a+)+b", "\0", "\ud800", [], {}, [0] * 9, [[]], [[1], [1, 2]], [32, 32],

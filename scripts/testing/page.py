@@ -18,7 +18,7 @@ from keras_vit.data.decode import decode
 from keras_vit.data.transforms import eval_transform
 from tests.fixtures import fill_random
 
-RATIOS = {"crop_ratio": 0.875, "interpolation": "bilinear"}
+RATIOS: dict = {"crop_ratio": 0.875, "interpolation": "bilinear"}
 
 
 def main(folder: str, model: str | None = None, *images: str) -> None:

@@ -17,6 +17,7 @@ import time
 import numpy as np
 
 import keras_vit
+import keras_vit.export
 from keras_vit.export.serving import encode_png
 from tests.fixtures import fill_random, images_for
 
@@ -149,7 +150,7 @@ def requests(
             pass
         if process.poll() is not None or time.monotonic() > end:
             process.terminate()
-            raise SystemExit(process.stderr.read()[-6000:])
+            raise SystemExit(process.stderr and process.stderr.read()[-6000:])
         time.sleep(0.5)
     about = client.get_server_metadata()
     images = {"onnx": pixels, "saved_model": encode(pixels)}

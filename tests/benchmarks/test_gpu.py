@@ -17,7 +17,6 @@ def test_everything_in_small(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     checks = [row for row in rows if row["what"] == "check"]
     assert len(checks) == 8 and all(row["within"] for row in checks)
-    assert [row["difference"] for row in rows if row["what"] == "resume"] == [0]
     for what, count in (("train", 1), ("infer", 2)):
         ours = [row for row in rows if row["what"] == what and row["who"] == "keras_vit"]
         assert len(ours) == count

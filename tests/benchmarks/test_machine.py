@@ -10,7 +10,6 @@ import pytest
 
 SCRIPTS = {  # arguments, and packages that are not there
     "data": ([], "scikit-image"),
-    "dense_heads": (["--network", "nowhere"], "scikit-learn"),
     "precisions": (["nowhere", "nothing", "--output", "x", "--name", "x"], "nncf", "onnxruntime"),
     "real_network": (["nowhere"], "scikit-learn"),
 }
