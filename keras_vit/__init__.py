@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from typing import Any
 
-# Sub-packages: each imports a module when one of its names is first used.
-from keras_vit import (
-    analysis,
-    data,
-    distribution,
-    evaluate,
-    export,
-    hub,
-    layers,
-    models,
-    report,
-    resume,
-    runtime,
-    train,
-    weights,
-)
 from keras_vit.errors import attach_names
 
 
@@ -46,21 +28,5 @@ if not _is_command_line():
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = (
-    *(analysis, data, distribution, evaluate, export, hub),
-    *(layers, models, report, resume, train, runtime, weights),
-)
-
-# Sub-packages that load on first use.
-_TASKS = ("detection", "image_gpt", "image_text", "segmentation")
-
-_find_name, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi
-
-
-def __getattr__(name: str) -> Any:
-    return importlib.import_module(f"keras_vit.{name}") if name in _TASKS else _find_name(name)
-
-
-def __dir__() -> list[str]:
-    packages = [package.__name__.rpartition(".")[2] for package in _SUBPACKAGES]
-    return sorted([*__all__, *packages, *_TASKS])
+# The names and sub-packages in __init__.pyi, which are imported on first use.
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

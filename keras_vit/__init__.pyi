@@ -1,3 +1,20 @@
+from . import analysis as analysis
+from . import data as data
+from . import detection as detection
+from . import distribution as distribution
+from . import evaluate as evaluate
+from . import export as export
+from . import hub as hub
+from . import image_gpt as image_gpt
+from . import image_text as image_text
+from . import layers as layers
+from . import models as models
+from . import report as report
+from . import resume as resume
+from . import runtime as runtime
+from . import segmentation as segmentation
+from . import train as train
+from . import weights as weights
 from .config import BlockOptions as BlockOptions
 from .config import Preprocessing as Preprocessing
 from .config import ResNetConfig as ResNetConfig
@@ -77,3 +94,5 @@ from .variants import list_variants as list_variants
 from .weights.inspection import inspect_file as inspect_file
 from .weights.load import load_weights as load_weights
 from .weights.save import save_weights as save_weights
+
+__version__: str

@@ -130,6 +130,14 @@ def test_no_module_has_the_name_of_a_public_name():
         assert names and not modules.intersection(names), stub
 
 
+def test_type_checkers_know_every_sub_package():
+    """Those of the stub of a sub-package are for users; the others are commands and parts."""
+    packages = {stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi")}
+    stub = (PACKAGE / "__init__.pyi").read_text()
+    assert set(re.findall(r"^from \. import (\w+) as \1$", stub, re.MULTILINE)) == packages
+    assert "__version__: str" in stub
+
+
 def test_sub_packages_have_no_import_cycles():
     modules = {
         ".".join(("keras_vit", *path.relative_to(PACKAGE).with_suffix("").parts)): path

@@ -30,7 +30,7 @@ def stub_names(package: str) -> list[str]:
     """Lists the public names of a package in the order of its stub."""
     stub = ROOT.joinpath(*package.split("."), "__init__.pyi")
     nodes = ast.parse(stub.read_text()).body
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
     return [alias.asname or alias.name for node in imports for alias in node.names]
 
 
