@@ -99,6 +99,7 @@ def _timm_arguments(config: Any) -> Fields:
         "qkv_bias": "query" not in config.block.without_bias,
         "scale_mlp": "mlp" in config.block.inner_norms,
         "use_abs_pos_emb": config.position_embedding != "relative_bias",
+        "use_fc_norm": config.norm_after_pooling,
     }
 
 

@@ -271,7 +271,7 @@ def has_arguments(config: Any) -> bool:
 
 def timm_sizes(config: Any) -> Fields:
     """Arguments of timm about sizes that no rule has, since the arrays tell them."""
-    tokens = {"global_pool": ""} if config.pooling is None and config.classes is not None else {}
+    tokens = {"global_pool": ""} if config.pooling is None else {}
     return {"mlp_ratio": _ratio(config), "init_values": config.block.layer_scale, **tokens}
 
 
