@@ -21,7 +21,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -129,16 +128,20 @@ def compare(found: dict, exact: dict, labels: np.ndarray) -> dict:
 
 def within_budget(model: keras.Model, images, to: str, samples) -> dict:
     """The smallest file of a format that keeps the budget."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = keras_vit.export.export_within_budget(
-            model, images, pathlib.Path(folder) / "a", BUDGET, to, calibration=samples
-        ).figures
+    found = keras_vit.export.find_export(
+        model,
+        images,
+        goal="size",
+        budget=BUDGET,
+        runtimes=[{"onnx": "onnxruntime"}.get(to, to)],
+        calibration=samples,
+    ).figures
     return {
         "to": to,
         "budget": BUDGET,
         "precision": found["precision"],
         "float_layers": len(found["float_layers"]),
-        "size": round(found["bytes"] / found["float32_bytes"], 3),
+        "size": round(found["size"] / found["candidates"][0]["size"], 3),
         "accuracy": round(found["after"]["accuracy"], 4),
         "drop_interval": [round(value, 4) for value in found["drop_interval"]],
         "exports": len(found["candidates"]),

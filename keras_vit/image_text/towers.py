@@ -31,7 +31,7 @@ from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.formats import find_file, open_arrays
 from keras_vit.weights.layout_search import find_file_layout
-from keras_vit.weights.save import file_arrays, write_npz, write_safetensors
+from keras_vit.weights.save import Sized, file_arrays, write_npz, write_safetensors
 
 _TRUNK = "visual.trunk."  # of timm's models in open_clip
 _OPEN_CLIP_FILE = "open_clip_model.safetensors"
@@ -270,11 +270,7 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
             "`towers.image` and `towers.text` with `model.save`."
         )
     names, folder = towers._file, pathlib.Path(folder).expanduser()
-    arrays = {
-        f"{names.before}{name}": sized
-        for name, sized in file_arrays(towers.image, names.image).items()
-    }
-    arrays |= names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
+    arrays = arrays_of(towers)
     entries = names.text.file.entries
     other = [
         key for key, (shape, _) in arrays.items() if key in entries and shape != entries[key].shape
@@ -293,6 +289,15 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
                 content = read_bytes(file, _MAX_SIDECAR)
                 unfinished.with_name(file.name).write_bytes(content)
     return folder
+
+
+def arrays_of(towers: Towers) -> dict[str, Sized]:
+    """Both towers in the names and shapes of the file that they were loaded from."""
+    names = towers._file
+    assert names is not None
+    image = file_arrays(towers.image, names.image)
+    text = names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
+    return {f"{names.before}{name}": sized for name, sized in image.items()} | text
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
