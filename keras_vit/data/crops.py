@@ -44,7 +44,8 @@ def inception_crop(
         max_pixels,
         transform.preprocessing.exif_orientation,
     )
-    return resize(pixels, transform.image_size, chosen.interpolation)
+    shape = (*transform.image_size, transform.channels)
+    return tf.ensure_shape(resize(pixels, transform.image_size, chosen.interpolation), shape)
 
 
 def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AREA_RANGE) -> Any:

@@ -201,17 +201,17 @@ def _decode_jpeg(
     choose: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Decodes a JPEG, or the window of it that `choose` chooses, see `decode_window`."""
-    shape = tf.image.extract_jpeg_shape(data)
-    height, width = tf.unstack(tf.cast(shape[:2], tf.int64))
+    shape = tf.io.extract_jpeg_shape(data, tf.int64)
+    height, width, stored = tf.unstack(shape)
     orientation = read_orientation(data) if exif_orientation else tf.constant(1)
 
     def decode_chosen() -> Any:
         decoder: Callable[..., Any] = functools.partial(tf.io.decode_jpeg, data)
         if choose is not None:
-            displayed = displayed_shape(shape, orientation)
+            displayed = displayed_shape(tf.cast(shape, tf.int32), orientation)
             window = stored_window(choose(displayed), displayed, orientation)
             decoder = functools.partial(tf.image.decode_and_crop_jpeg, data, window)
-        return _convert_jpeg(lambda n: decoder(n, dct_method=DCT_METHOD), shape[2], channels)
+        return _convert_jpeg(lambda n: decoder(n, dct_method=DCT_METHOD), stored, channels)
 
     pixels = tf.cond(
         height * width <= max_pixels,

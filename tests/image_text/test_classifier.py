@@ -134,7 +134,7 @@ def test_a_classifier_is_saved_exported_and_trained_as_any_model(clip, tmp_path)
         (NAMES, {"templates": ["{}", b"{}"]}, "`templates` must be texts of Unicode, .* number 1"),
         (NAMES, {"templates": lambda name: None}, "`templates` must be texts. Received: None"),
         (NAMES, {"templates": lambda name: []}, "Received: int32 of shape"),
-        (NAMES, {"activation": "relu"}, "`activation` must be one of"),
+        (NAMES, {"activation": "relu"}, "`activation` must be None or one of"),
     ],
 )
 def test_what_makes_no_classifier_is_refused(names, options, message, clip):
