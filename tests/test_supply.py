@@ -90,7 +90,6 @@ MAJORS = {
     "keras-hub": 0,
     "pycocotools": 2,
     "tokenizers": 0,
-    "protobuf": 7,
     "pyarrow": 26,
     "usearch": 2,
 }

@@ -214,6 +214,7 @@ def _check(
 def _same_file(first: str, second: str) -> bool:
     """Whether two addresses mean one file, as `gs://` and `https://` ones can."""
     of_hub = [address.startswith("hf://") for address in (first, second)]
+    # Files of the hub are keyed by commit.
     return all(of_hub) if any(of_hub) else download_url(first) == download_url(second)
 
 

@@ -344,4 +344,5 @@ def _part(file: ArrayFile, prefix: str) -> ArrayFile:
         if name.startswith(prefix)
     }
     part.read_raw = lambda name: file.read_raw(f"{prefix}{name}")
+    part.close = lambda: None  # `file` is open for the other tower
     return part

@@ -11,9 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.unknown_fields import UnknownFieldSet
-
 from keras_vit.errors import CheckpointError
 from keras_vit.reading import read_bytes, read_json, read_text, refusing
 
@@ -27,17 +24,7 @@ _MAX_PIECE = 256  # letters
 _MERGES = 48_894  # of CLIP's file, which has more
 # CLIP's rules: https://github.com/openai/CLIP, `simple_tokenizer.py`.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_NORMALIZERS = (
-    {"type": "NFC"},
-    {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
-    {"type": "Lowercase"},
-)
-_PRE_TOKENIZERS = (
-    {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Removed", "invert": True},
-    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-)
 _SPECIAL = ("<|startoftext|>", "<|endoftext|>", "<start_of_text>", "<end_of_text>")
-Piece = tuple[str, float, int]  # text, score and type of a piece of SentencePiece
 _NORMAL, _UNKNOWN, _USER, _BYTE = 1, 2, 4, 6  # types of pieces in SentencePiece
 
 
@@ -101,13 +88,38 @@ def _clip(vocab: dict[str, int], merges: list[str]) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": [{"id": vocab[name], "content": name, "special": True} for name in special],
-        "normalizer": {"type": "Sequence", "normalizers": _NORMALIZERS},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS},
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "NFC"},
+                {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+                {"type": "Lowercase"},
+            ],
+        },
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": _WORDS},
+                    "behavior": "Removed",
+                    "invert": True,
+                },
+                {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "trim_offsets": True,
+                    "use_regex": False,
+                },
+            ],
+        },
         "model": {
-            "type": "BPE", "end_of_word_suffix": "</w>", "vocab": vocab,
+            "type": "BPE",
+            "end_of_word_suffix": "</w>",
+            "vocab": vocab,
             "merges": [line.split(" ") for line in merges],
         },
-    }  # fmt: skip
+    }
 
 
 def _read_merges(path: pathlib.Path) -> dict[str, Any]:
@@ -125,14 +137,18 @@ def _read_merges(path: pathlib.Path) -> dict[str, Any]:
 
 def _read_sentencepiece(content: bytes) -> dict[str, Any]:
     """A model of SentencePiece, one message of protocol buffers: `sentencepiece_model.proto`."""
-    pieces: list[Piece] = []
-    parts = [(field, dict(_fields(value))) for field, value in _fields(content) if field <= 3]
-    for field, part in parts:
+    pieces: list[tuple[str, float, int]] = []
+    trainer: dict[int, Any] = {}
+    rules: dict[int, Any] = {}
+    for field, value in _fields(content):
         if field == 1:
-            (score,) = struct.unpack("<f", struct.pack("<I", part.get(2, 0)))
-            pieces.append((part[1].decode("utf-8"), score, part.get(3, _NORMAL)))
-    options = dict(parts)
-    trainer, rules = options.get(2, {}), options.get(3, {})
+            piece = dict(_fields(value))
+            score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
+            pieces.append((piece[1].decode("utf-8"), score, piece.get(3, _NORMAL)))
+        elif field == 2:
+            trainer = dict(_fields(value))
+        elif field == 3:
+            rules = dict(_fields(value))
     added = [
         {"id": i, "content": name, "special": kind != _USER, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False}
@@ -141,7 +157,8 @@ def _read_sentencepiece(content: bytes) -> dict[str, Any]:
     unknown = next((i for i, (_, _, kind) in enumerate(pieces) if kind == _UNKNOWN), None)
     if unknown is None:
         raise ValueError("it has no piece for what it does not know")
-    model = (_bpe if trainer.get(3, 1) == 2 else _unigram)(pieces, unknown)
+    fallback = bool(trainer.get(35, 0))
+    is_bpe = trainer.get(3, 1) == 2
     normalizers: list[dict[str, Any]] = []
     if rules.get(2):
         charsmap = base64.b64encode(rules[2]).decode()
@@ -155,18 +172,23 @@ def _read_sentencepiece(content: bytes) -> dict[str, Any]:
         "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": {
-            "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False,
+            "type": "Metaspace",
+            "replacement": "\u2581",
+            "prepend_scheme": scheme,
+            "split": False,
         },
-        "model": {**model, "byte_fallback": bool(trainer.get(35, 0))},
-    }  # fmt: skip
+        "model": _bpe(pieces, unknown, fallback)
+        if is_bpe
+        else {
+            "type": "Unigram",
+            "unk_id": unknown,
+            "byte_fallback": fallback,
+            "vocab": [[name, score] for name, score, _ in pieces],
+        },
+    }
 
 
-def _unigram(pieces: list[Piece], unknown: int) -> dict[str, Any]:
-    vocabulary = [[name, score] for name, score, _ in pieces]
-    return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary}
-
-
-def _bpe(pieces: list[Piece], unknown: int) -> dict[str, Any]:
+def _bpe(pieces: list[tuple[str, float, int]], unknown: int, fallback: bool) -> dict[str, Any]:
     """Merges are all splits of a piece into two, the pieces with the best scores first."""
     ids = {name: i for i, (name, _, kind) in enumerate(pieces) if kind == _NORMAL}
     merges = [
@@ -180,12 +202,37 @@ def _bpe(pieces: list[Piece], unknown: int) -> dict[str, Any]:
         "type": "BPE",
         "unk_token": pieces[unknown][0],
         "fuse_unk": True,
+        "byte_fallback": fallback,
         "vocab": {name: i for i, (name, _, _) in enumerate(pieces)},
         "merges": [list(merge[2:]) for merge in sorted(merges, key=lambda merge: merge[:2])],
     }
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of the fields of a message, in its order; floats as their bits."""
-    for field in UnknownFieldSet(Empty.FromString(content)):
-        yield field.field_number, field.data
+    """Numbers and values of the fields of a message, in its order."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = content[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    while position < len(content):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(kind) or (varint() if kind == 2 else None)
+        if size is None or position + size > len(content):
+            raise ValueError("it is no message of protocol buffers")
+        yield key >> 3, content[position : position + size]
+        position += size

@@ -10,7 +10,6 @@ gets a data adapter instead of arrays: its own, with a pipeline that is not tune
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -40,27 +39,58 @@ class ArrayData(Base):
     check_process: Callable[[], None]  # of keras_vit.Model
     check_values: Callable[[Any], None]
 
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> keras.callbacks.History:
         """As `keras.Model.fit`; warns of arrays in another range than the model takes."""
         self.check_process()
-        bound = inspect.signature(super().fit).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments  # all of Keras's, by name
-        data = given["x"], given["y"], given["sample_weight"]
-        self.check_values(given["x"])
-        if given["validation_split"] and given["validation_data"] is None and _are_arrays(*data):
-            data, given["validation_data"] = train_validation_split(data, given["validation_split"])
-        if given["validation_data"] is not None:
-            held_out = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
+        self.check_values(x)
+        if validation_split and validation_data is None and _are_arrays(x, y, sample_weight):
+            data = (x, y, sample_weight)
+            (x, y, sample_weight), validation_data = train_validation_split(data, validation_split)
+        if validation_data is not None:
+            held_out = keras.utils.unpack_x_y_sample_weight(validation_data)
             if _are_arrays(*held_out):
-                size = given["validation_batch_size"] or given["batch_size"]
-                options = {"batch_size": size, "steps": given["validation_steps"]}
-                given["validation_data"] = _adapter(*held_out, **options)
-        if _are_arrays(*data):
-            options = {name: given[name] for name in ("batch_size", "shuffle", "class_weight")}
-            given["x"] = _adapter(*data, steps=given["steps_per_epoch"], **options)
-            given["y"] = given["sample_weight"] = given["class_weight"] = None
-        return super().fit(**given)
+                size = validation_batch_size or batch_size
+                validation_data = _adapter(*held_out, batch_size=size, steps=validation_steps)
+        if _are_arrays(x, y, sample_weight):
+            options = {"batch_size": batch_size, "steps": steps_per_epoch, "shuffle": shuffle}
+            x = _adapter(x, y, sample_weight, class_weight=class_weight, **options)
+            y = sample_weight = class_weight = None
+        return super().fit(
+            x=x,
+            y=y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
 
     def evaluate(
         self,
