@@ -28,5 +28,7 @@ if not _is_command_line():
 
 __version__ = "0.1.0"
 
-# The names and sub-packages in __init__.pyi, which are imported on first use.
-__getattr__, __dir__, __all__ = attach_names(__name__, __file__)
+# The names and sub-packages in __init__.pyi, which are imported on first use. `import *` takes the
+# names alone: `layers` and `models` are often those of Keras.
+__getattr__, __dir__, _names = attach_names(__name__, __file__)
+__all__ = [name for name in _names if not os.path.isdir(os.path.join(__path__[0], name))]

@@ -29,7 +29,7 @@ from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
-from keras_vit.data.transforms import eval_transform
+from keras_vit.data.transforms import decode_for, eval_transform, in_range, model_input
 from keras_vit.runtime.losses import takes_integers
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def train_batches(
     def prepare(row: tuple[Any, Any], seed: Any) -> tuple[Any, Any, Any]:
         item, label = row
         pixels = train_transform(images.load(item), chosen, transform, seed, images.max_pixels)
-        return pixels if chosen.mixes else transform.in_range(pixels), label, seed
+        return pixels if chosen.mixes else in_range(transform, pixels), label, seed
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, ...]:
         labels = _checked(labels, images)
@@ -116,7 +116,7 @@ def train_batches(
         if chosen.mixes:
             parts = [labels] if weights is None else [labels, weights[:, None]]
             pixels, mixed = _mix(pixels, tf.concat(parts, -1), chosen, seeds[0] + _MIXING)
-            pixels, labels = transform.in_range(pixels), mixed[:, : images.num_classes]
+            pixels, labels = in_range(transform, pixels), mixed[:, : images.num_classes]
             weights = None if weights is None else mixed[:, -1]
         return (pixels, labels) if weights is None else (pixels, labels, weights)
 
@@ -176,7 +176,7 @@ def eval_batches(
         return plan, batches.cache() if cache is True else batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        return transform.evaluate(images.load(item), images.max_pixels), label
+        return model_input(transform, images.load(item), images.max_pixels), label
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
@@ -210,7 +210,7 @@ def _crop(
     image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
     if chosen.crop == "none":
-        pixels = transform.decode(image, max_pixels)
+        pixels = decode_for(transform, image, max_pixels)
         return eval_transform(pixels, transform.preprocessing, transform.image_size)
     crop = inception_crop if chosen.crop == "inception" else resized_crop
     return crop(image, chosen, transform, seed, max_pixels)

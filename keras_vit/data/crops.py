@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.decode import decode_window
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.transforms import resize
+from keras_vit.data.transforms import decode_for, resize
 
 # As in the official code: share of the image's area, and width over height.
 AREA_RANGE = (0.05, 1.0)
@@ -81,7 +81,7 @@ def resized_crop(
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
-    pixels = transform.decode(image, max_pixels)
+    pixels = decode_for(transform, image, max_pixels)
     size: Any = chosen.resize_size or default_resize_size(transform.image_size)
     if chosen.crop == "resize_small":
         sides, covered = tf.cast(tf.shape(pixels)[:2], tf.float64), tf.cast(size, tf.float64)

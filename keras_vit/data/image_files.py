@@ -14,6 +14,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.tiff import TIFF_ENDINGS, as_png
+from keras_vit.data.transforms import model_input
 from keras_vit.errors import listed, printable
 from keras_vit.reading import is_left_over, is_regular, read_bytes
 
@@ -92,7 +93,7 @@ class ImageFiles:
         float32 arrays of shape `(b, H, W, C)`, in the value range that the model takes.
 
     Raises:
-        ValueError: If there are no images.
+        ValueError: If there are no images, or the model has no one size of images.
         OSError: If a file does not exist or, once it is read, is no image.
     """
 
@@ -114,7 +115,7 @@ class ImageFiles:
     def _read(self, path: pathlib.Path) -> np.ndarray:
         turn = self._transform.preprocessing.exif_orientation
         image = read_image(path, self._transform.channels, exif_orientation=turn)
-        return self._transform.evaluate(tf.constant(image), MAX_PIXELS).numpy()
+        return model_input(self._transform, tf.constant(image), MAX_PIXELS).numpy()
 
 
 def find_images(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, cast
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, cast
 
 from keras_vit.checks import pair
 from keras_vit.config import Preprocessing
-from keras_vit.data.decode import decode
-from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.runtime.model import find_preprocessing
 
 if TYPE_CHECKING:
@@ -36,29 +32,6 @@ class InputTransform:
     normalize: bool = False
     channels: int = 3
     classes: int | None = None
-
-    def decode(self, image: Any, max_pixels: int, always_turn: bool = False) -> Any:
-        """Decodes an image to the channels of the model.
-
-        Args:
-            image: As for `decode`, like the next one.
-            max_pixels: See there.
-            always_turn: Whether to turn it as its EXIF says, also where `preprocessing` does not.
-        """
-        turn = always_turn or self.preprocessing.exif_orientation
-        return decode(image, self.channels, max_pixels, exif_orientation=turn)
-
-    @tf.autograph.experimental.do_not_convert
-    def evaluate(self, image: Any, max_pixels: int) -> Any:
-        """Makes the input of the model of an image, as for evaluation. Arguments as of `decode`."""
-        pixels = self.decode(image, max_pixels)
-        pixels = eval_transform(pixels, self.preprocessing, self.image_size)
-        return self.in_range(tf.ensure_shape(pixels, (*self.image_size, self.channels)))
-
-    @tf.autograph.experimental.do_not_convert
-    def in_range(self, pixels: Any) -> Any:
-        """Normalises pixels, unless the model does."""
-        return normalize(pixels, self.preprocessing) if self.normalize else pixels
 
 
 def transform_of(

@@ -36,7 +36,7 @@ from keras_vit.data.stored_labels import find_labels
 from keras_vit.data.tars import check_unchanged, find_files
 from keras_vit.data.tiff import as_png
 from keras_vit.data.webdataset import CHECKS
-from keras_vit.errors import printable, raise_problems
+from keras_vit.errors import listed, printable, raise_problems
 from keras_vit.installation import needing
 from keras_vit.progress import map_threads
 from keras_vit.reading import open_regular, parse_json, refusing
@@ -132,7 +132,7 @@ def read_parquet(
     source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} Parquet files)"
     columns, groups = _open_all(found, image_name, label_name, labelled, max_group_bytes)
     if not groups:
-        raise ValueError(f"There are no rows in {printable(', '.join(found))}.")
+        raise ValueError(f"There are no rows in {printable(listed(found))}.")
     starts = [group.first for group in groups]
     count = starts[-1] + groups[-1].rows
 

@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
+from keras_vit.data.decode import decode
+from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.pillow import resample
 
 _FEW = 4  # pixels per pixel of the result
@@ -127,3 +129,33 @@ def _crop_centre(image: Any, size: tuple[int, int]) -> Any:
     image = tf.slice(image, tf.concat([top_left, [0]], 0), (*size, -1))
     image.set_shape((*size, image.shape[-1]))
     return image
+
+
+@tf.autograph.experimental.do_not_convert
+def decode_for(
+    transform: InputTransform, image: Any, max_pixels: int, always_turn: bool = False
+) -> Any:
+    """Decodes an image to the channels of a model.
+
+    Args:
+        transform: The transform of the model.
+        image: As for `decode`, like the next one.
+        max_pixels: See there.
+        always_turn: Whether to turn it as its EXIF says, also where the preprocessing does not.
+    """
+    turn = always_turn or transform.preprocessing.exif_orientation
+    return decode(image, transform.channels, max_pixels, exif_orientation=turn)
+
+
+@tf.autograph.experimental.do_not_convert
+def model_input(transform: InputTransform, image: Any, max_pixels: int) -> Any:
+    """Makes the input of a model of an image, as for evaluation. Arguments as of `decode_for`."""
+    pixels = decode_for(transform, image, max_pixels)
+    pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
+    return in_range(transform, tf.ensure_shape(pixels, (*transform.image_size, transform.channels)))
+
+
+@tf.autograph.experimental.do_not_convert
+def in_range(transform: InputTransform, pixels: Any) -> Any:
+    """Normalises pixels, unless the model does."""
+    return normalize(pixels, transform.preprocessing) if transform.normalize else pixels

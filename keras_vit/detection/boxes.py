@@ -19,7 +19,7 @@ from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.tiff import file_loader
-from keras_vit.data.transforms import resize
+from keras_vit.data.transforms import decode_for, in_range, resize
 from keras_vit.errors import raise_problems
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def box_batches(
     def prepare(row: tuple[Any, ...], seed: Any) -> tuple[Any, Any, Any]:
         image, shape, corners, labels = row
         # Turned as its EXIF says: boxes are those of the turned image.
-        pixels = transform.decode(boxes.load(image), boxes.max_pixels, always_turn=True)
+        pixels = decode_for(transform, boxes.load(image), boxes.max_pixels, always_turn=True)
         pixels = resize(pixels, transform.image_size, "bilinear")
         no_box = labels[:, None] == NO_BOX
         scale = tf.cast(tf.gather(size / shape, [1, 0, 1, 0]), tf.float32)
@@ -223,7 +223,7 @@ def box_batches(
             pixels = tf.where(mirrored, tf.reverse(pixels, [1]), pixels)
             found = tf.where(mirrored, flipped, found)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-        return transform.in_range(pixels), found, tf.cast(labels, tf.float32)
+        return in_range(transform, pixels), found, tf.cast(labels, tf.float32)
 
     def finish(pixels: Any, found: Any, classes: Any) -> tuple[Any, dict[str, Any]]:
         return pixels, {"boxes": found, "labels": classes}

@@ -14,6 +14,7 @@ from keras_vit.data.batches import train_transform
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
+from keras_vit.data.transforms import in_range, model_input
 from keras_vit.evaluate.feature_store import Features
 from keras_vit.image_text.classifier import Templates, sentences_of
 from keras_vit.image_text.towers import Towers, check_ids
@@ -185,9 +186,9 @@ def _pixels(
 ) -> Any:
     image = pairs.load(item)
     if chosen is None:
-        return transform.evaluate(image, pairs.max_pixels)
+        return model_input(transform, image, pairs.max_pixels)
     pixels = train_transform(image, chosen, transform, seed, pairs.max_pixels)
-    return transform.in_range(pixels)
+    return in_range(transform, pixels)
 
 
 def _tokenize(pairs: PairSet, towers: Towers) -> tuple[Any, np.ndarray, np.ndarray]:

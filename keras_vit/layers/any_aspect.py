@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.layer import Layer, Tensor
 
 
@@ -42,6 +42,9 @@ class PaddingMask(Layer):
 
     def compute_output_spec(self, image_grids: Tensor) -> Tensor:
         return keras.KerasTensor((image_grids.shape[0], self.num_tokens), dtype="bool")
+
+    def compute_output_shape(self, image_grids_shape: Shape) -> Shape:
+        return (image_grids_shape[0], self.num_tokens)
 
 
 def resampled_positions(

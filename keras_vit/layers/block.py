@@ -174,9 +174,9 @@ class TransformerBlock(Layer):
         x = self.stochastic_depth(x, training=training)
         return tokens + ops.cast(x, tokens.dtype)
 
-    def attention_scores(self, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
+    def attention_scores(self, tokens: Tensor, rotation: Any = None, **given: Any) -> Tensor:
         """Attention weights `(B, A, T, T)`, without the rest of the block, as of `call`."""
-        given = {} if rotation is None else {"rotation": rotation}
+        given |= {} if rotation is None else {"rotation": rotation}
         x = self.before("attention", ops.cast(tokens, self.variable_dtype))
         return self.attention(x, **given, return_attention_scores=True, training=False)[1]
 

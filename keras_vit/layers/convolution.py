@@ -207,6 +207,9 @@ class GroupNorm(keras.layers.Layer):
         each = ops.ones((1, 1, channels // _NUM_GROUPS), groups.dtype)
         return ops.reshape(groups * each, (-1, 1, 1, channels))
 
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
+        return images_shape
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon, "gamma": self.initial_gamma}
 

@@ -75,8 +75,8 @@ class _EarlierCalls(TransformerBlock):
         grid_of = tokens if maps is None else maps
         return None if self.rotations is None else self.rotations.call(grid_of)
 
-    def attention_scores(self, tokens: Tensor, rotation: Any = None) -> Tensor:
-        return super().attention_scores(tokens, self._rotation(tokens))
+    def attention_scores(self, tokens: Tensor, rotation: Any = None, **given: Any) -> Tensor:
+        return super().attention_scores(tokens, self._rotation(tokens), **given)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "table": self.table}

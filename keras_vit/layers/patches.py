@@ -228,3 +228,8 @@ class PatchMask(Layer):
         taken = ops.take_along_axis(tokens, indices, axis=1)  # (B, N, D)
         is_masked = ops.equal(sources, MASKED)[:, :, None]
         return ops.where(is_masked, ops.cast(self.token, tokens.dtype), taken)
+
+    def compute_output_shape(
+        self, tokens_shape: Shape, sources_shape: Shape | None = None
+    ) -> Shape:
+        return tokens_shape

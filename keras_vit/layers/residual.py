@@ -213,8 +213,11 @@ class ResNetStage(_Residual):
 
     Args:
         num_units: How many units.
-        *args: As for `ResidualUnit`; `strides` are those of the first unit.
-        **kwargs: As for `ResidualUnit`.
+        filters: Channels of the 3 x 3 convolutions; the output has four times as many.
+        strides: Steps of the first unit along both axes.
+        pre_activation: Whether norms come before convolutions, see `ResidualUnit`.
+        norm_epsilon: Added to the variance in the group norms.
+        standardization: Of the kernels, see `StdConv2D`.
 
     Call arguments:
         maps: Float tensor of shape `(B, H, W, C)`.
@@ -223,8 +226,17 @@ class ResNetStage(_Residual):
         Float tensor of shape `(B, H / strides, W / strides, 4 filters)`.
     """
 
-    def __init__(self, num_units: int, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        num_units: int,
+        filters: int,
+        strides: int = 1,
+        pre_activation: bool = False,
+        norm_epsilon: float = 1e-6,
+        standardization: str | None = "std",
+        **kwargs: Any,
+    ):
+        super().__init__(filters, strides, pre_activation, norm_epsilon, standardization, **kwargs)
         check_positive("num_units", num_units)
         self.num_units = num_units
 

@@ -60,6 +60,9 @@ class ResizeMaps(Layer):
         x = ops.matmul(along_columns, x)  # (B * height, width, D)
         return ops.reshape(x, (-1, *self.size, channels))
 
+    def compute_output_shape(self, maps_shape: Shape) -> Shape:
+        return (maps_shape[0], *self.size, maps_shape[-1])
+
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image: products with constant matrices."""
         _, rows, columns, channels = maps_shape

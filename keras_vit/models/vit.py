@@ -233,9 +233,6 @@ def pool(x: Tensor, config: ViTConfig, sizes: Tensor | None = None) -> list[Tens
     if config.pooling == "token" and config.distillation_token:
         second = TokenPooling(1, name="distillation_pooling")(x)
         return [TokenPooling(name="pooling")(x), second]
-    if config.pooling == "token" and config.distillation_token:
-        second = TokenPooling(1, name="distillation_pooling")(x)
-        return [TokenPooling(name="pooling")(x), second]
     if config.pooling == "token":
         return [TokenPooling(name="pooling")(x)]
     if config.pooling == "gap":

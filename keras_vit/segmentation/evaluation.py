@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_vit.checks import check_choice, pair, short_repr
 from keras_vit.data.decode import MAX_PIXELS, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.transforms import decode_for, in_range
 from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
 from keras_vit.progress import Progress
@@ -105,7 +106,7 @@ def evaluate_masks(
         for index, (image, labels) in enumerate(masks.pairs()):
             with name_damage(masks.name_of(index)):
                 image = tf.convert_to_tensor(image)
-                image = transform.decode(image, masks.max_pixels, masks.exif_orientation)
+                image = decode_for(transform, image, masks.max_pixels, masks.exif_orientation)
             predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
             if predicted.shape != labels.shape:
                 raise ValueError(
@@ -164,7 +165,7 @@ def predict_masks(
             '`scales` must be positive numbers, and (1.0,) with mode="whole", where every image '
             f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
         )
-    pixels = transform.decode(tf.convert_to_tensor(image), max_pixels)
+    pixels = decode_for(transform, tf.convert_to_tensor(image), max_pixels)
     own = np.array(pixels.shape[:2])
     total = np.zeros((*own, model.output_shape[-1]), "float32")
     for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
@@ -173,7 +174,7 @@ def predict_masks(
             size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
         x = tf.image.resize(tf.cast(pixels, tf.float32), size)
         x = _pad(x[:, ::-1] if mirrored else x, transform)
-        found = _windows(model, transform.in_range(x).numpy(), steps, batch_size)
+        found = _windows(model, in_range(transform, x).numpy(), steps, batch_size)
         found = found[: size[0], : size[1]]  # without the padding
         total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
     total /= len(scales) * (2 if flip else 1)

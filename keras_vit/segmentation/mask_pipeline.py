@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
-from keras_vit.data.transforms import resize
+from keras_vit.data.transforms import decode_for, in_range, resize
 from keras_vit.segmentation.masks import IGNORED, MaskSet
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def mask_batches(
 
     def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any]:
         image, labels = masks.load(*row)
-        pixels = transform.decode(image, masks.max_pixels, masks.exif_orientation)
+        pixels = decode_for(transform, image, masks.max_pixels, masks.exif_orientation)
         labels = _checked(labels, tf.shape(pixels)[:2], masks)
         if training:
             pixels, labels = _augment(pixels, labels, chosen, transform, own)
@@ -119,7 +119,7 @@ def mask_batches(
             labels = _nearest(labels, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         labels = tf.cast(tf.ensure_shape(labels, transform.image_size), tf.uint8)
-        return transform.in_range(pixels), labels
+        return in_range(transform, pixels), labels
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, ...]:
         if weights is None:

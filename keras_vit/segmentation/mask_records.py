@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.header_ops import PNG, read_header
 from keras_vit.data.labelled_set import Reader, record_reader
 from keras_vit.data.shards import Shards
 from keras_vit.data.tfds import examples_of
 from keras_vit.segmentation.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 
 _HEADER = 26  # bytes of a PNG: signature, length and name of IHDR, width, height, depth, kind
+_BIG_ENDIAN = [1 << 24, 1 << 16, 1 << 8, 1]
 
 
 def read_mask_records(
@@ -118,9 +118,12 @@ def _sequential(
 
 def _decode_grey(data: Any, name: str) -> Any:
     """Values of a grey PNG; TensorFlow would turn a palette or colours into shades of grey."""
-    _, kind, height, width = read_header(data)
-    depth_and_colours = tf.strings.substr(tf.strings.join([data, bytes(_HEADER)]), 24, 2)
-    is_grey = (kind == PNG) & (depth_and_colours == bytes([8, GREY]))
+    header = tf.io.decode_raw(data, tf.uint8, fixed_length=_HEADER)  # zeros after fewer bytes
+    sides = tf.cast(tf.reshape(header[16:24], (2, 4)), tf.int64) * _BIG_ENDIAN
+    width, height = tf.unstack(tf.reduce_sum(sides, -1))
+    is_grey = tf.reduce_all(header[:4] == list(b"\x89PNG")) & tf.reduce_all(
+        header[24:] == (8, GREY)
+    )
     problem = (
         f"A mask of {name} is no grey PNG of 8 bits. Decode it in `parse`, to integers (h, w)."
     )

@@ -39,6 +39,16 @@ def test_layers_pass_on_another_backend(backend):
     assert json.loads(done.stdout) == {"failures": {}, "backend": backend}, done.stderr
 
 
+@pytest.mark.parametrize(
+    "layer", [keras_vit.layers.GroupNorm(), keras_vit.layers.ResizeMaps((8, 8))]
+)
+def test_layers_of_maps_state_their_shape(layer):
+    """Wrappers such as `TimeDistributed` ask for it."""
+    maps = keras.Input((3, 4, 4, 64))
+    expected = layer(keras.Input((4, 4, 64))).shape[1:]
+    assert keras.layers.TimeDistributed(layer)(maps).shape == (None, 3, *expected)
+
+
 def test_every_public_layer_has_a_case():
     public = {name: getattr(keras_vit.layers, name) for name in keras_vit.layers.__all__}
     layers = {name for name, kind in public.items() if issubclass(kind, keras.layers.Layer)}
