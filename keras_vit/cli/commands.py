@@ -270,13 +270,15 @@ COMMANDS: tuple[Command, ...] = (
                 "are compared with the model's",
             ),
             argument(
-                "--output", help="folder to write the chosen file to, and export.json with figures"
+                "--output",
+                help="folder to write the chosen file to, and export.json with figures; without it "
+                "the file is not kept",
             ),
             argument(
                 "--goal",
                 default=GOALS[0],
                 choices=GOALS,
-                help="what is best: the time of a call on this machine, or bytes",
+                help="what is best: the time of a call on this machine (default), or bytes",
             ),
             argument(
                 "--budget",

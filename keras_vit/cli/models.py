@@ -95,20 +95,22 @@ def find_export(
     from keras_vit.export.search import find_export
 
     loaded = open_model(model, image_size)
+    if data is not None and gives_class_maps(loaded):
+        raise ValueError(
+            f"Labelled images have a class each, and {model!r} classifies pixels. Pass images by "
+            "`--images`, without labels."
+        )
     pixels = _read_some(images, loaded, unreadable) if images else None
     limits = output, goal, budget, runtimes, precisions, batch
     if data is None:
         names = labels and class_names_of(model, labels, loaded)
         say(find_export(loaded, pixels, *limits, labels=names, activation=_activation(model)))
-        return
-    if gives_class_maps(loaded):
-        raise ValueError(
-            f"Labelled images have a class each, and {model!r} classifies pixels. Pass images by "
-            "`--images`, without labels."
-        )
-    names = None if data.startswith("tfds:") else names_in_data(model, labels, loaded, data)
-    labelled = open_images(data, None, names, unreadable, "test")
-    say(find_export(loaded, labelled, *limits, pixels))
+    else:
+        names = None if data.startswith("tfds:") else names_in_data(model, labels, loaded, data)
+        labelled = open_images(data, None, names, unreadable, "test")
+        say(find_export(loaded, labelled, *limits, pixels))
+    if output is None:
+        say("The file is not kept: pass --output FOLDER to keep it.")
 
 
 def verify_file(

@@ -109,7 +109,7 @@ FORMATS = {
             "model",
             tolerances={"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
             runtimes={
-                "graph": Runtime(_HALF, _COMPILED, lambda precision: {"name": "plain_pixels"}),
+                "graph": Runtime(_HALF),
                 "xla": Runtime(("float32", "bfloat16"), _COMPILED),
                 "constants": Runtime(("bfloat16",), {"constant_weights": True}),
             },

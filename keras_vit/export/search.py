@@ -24,13 +24,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_names, check_positive
+from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS, GOALS, PRECISIONS, RUNTIMES, list_runs
-from keras_vit.export.inference import Inference, check_outputs, prepare
+from keras_vit.export.inference import Inference, check_labels, check_outputs, prepare
 from keras_vit.export.litert import litert_errors
 from keras_vit.export.litert_int8 import part_of_name
 from keras_vit.export.lossy_layers import name_lossy_layers
@@ -50,6 +51,7 @@ from keras_vit.runtime.processors import memory_bytes
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 _CALIBRATION = 100  # labelled images for int8
+_BATCH = 32  # labelled images that are measured at once
 _KEPT_BYTES = 2**28
 _FIGURES = "export.json"
 _CONSTANTS_GROWTH = 60  # memory of an export of constant weights over their bytes (50 measured)
@@ -190,8 +192,10 @@ def find_export(
     batch_size: int = 1,
     calibration: ImageSet | Images | None = None,
     seconds: float = 10.0,
+    labels: Sequence[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
     verbose: bool | int = True,
-    **options: Any,
 ) -> FoundExport:
     """Finds the fastest or smallest export of a model that loses no more than a budget.
 
@@ -216,19 +220,21 @@ def find_export(
             is half a per cent of all images. Without: the share of the images that get another
             top-1 class than from the model. Without classes, for features and regression: the
             largest difference of an output, relative to its largest value.
-        runtimes: Runtimes to try: `"graph"`, `"xla"` and `"constants"` (a SavedModel; the last with
-            `constant_weights`, in bfloat16, where memory allows it), `"litert"`, `"onnxruntime"`,
-            `"openvino"`. Those that are not installed are left out, and listed.
+        runtimes: Runtimes to try: `"graph"`, `"xla"` and `"constants"` (a SavedModel, plain, with
+            `jit_compile`, or in bfloat16 with `constant_weights` where memory allows it),
+            `"litert"`, `"onnxruntime"`, `"openvino"`. Those that are not installed are left out,
+            and listed.
         precisions: Precisions to try: `"float32"`, `"bfloat16"`, `"float16"`, `"dynamic"`,
             `"int4"`, `"int8"`. `None` takes all, but without images only float32.
         batch_size: Images of a call.
         calibration: Images for int8, of an `ImageSet` 100, spread evenly; `None` takes `images`. Of
             labelled ones, 100, or a fifth of fewer, are held out, and not measured then.
         seconds: Time of all calls that are timed, and of the pauses before them.
-        verbose: Whether to print, now and then, which of the candidates is tried.
-        **options: `labels`, `preprocessing` and `activation` of the exports. Labels are by default
-            those of the `ImageSet`; `activation="linear"` is for regression, and the default of a
+        labels: Class names in order; `None` takes those of an `ImageSet`, or of the model.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: As for the exports: `"linear"` for regression, which is also the default of a
             model with one output and no activation.
+        verbose: Whether to print, now and then, which of the candidates is tried.
 
     Returns:
         A `FoundExport`.
@@ -253,21 +259,23 @@ def find_export(
         )
     if output is not None and pathlib.Path(output).expanduser().exists():
         raise FileExistsError(f"{os.fspath(output)!r} already exists. Choose another `output`.")
-    inference = prepare(model, "float32", options.get("preprocessing"), options.get("activation"))
-    is_open = options.get("activation") is None and inference.activation == "softmax"
+    inference = prepare(model, "float32", preprocessing, activation)
+    is_open = activation is None and inference.activation == "softmax"
     if is_open and inference.classes == 1:  # softmax of one value is 1
-        options["activation"] = "linear"
+        activation = "linear"
         inference = dataclasses.replace(inference, activation="linear")
+    if labels is not None:
+        check_labels(labels, inference.classes, model)
     if isinstance(images, ImageSet):
         _check_task(images, inference)
-        if options.get("labels") is None:
-            options["labels"] = images.class_names
+        labels = images.class_names if labels is None else labels
         if calibration is None and any(each.is_calibrated for each in candidates):
             images, calibration = images.split(min(_CALIBRATION, max(1, images.num_images // 5)))
     if isinstance(calibration, ImageSet):
         calibration = list(_decoded(calibration, inference))
     others = 0 if calibration is None else len(calibration)
     calibration = images if calibration is None else calibration
+    options = {"labels": labels, "preprocessing": preprocessing, "activation": activation}
     with contextlib.ExitStack() as files:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="keras_vit_export_"))
         files.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -286,6 +294,9 @@ def find_export(
             with write_atomically(output) as unfinished:
                 shutil.copytree(path.parent, unfinished)
             path = output / path.name
+        for other in folder.iterdir():  # those of the other candidates
+            if other != search.path(chosen).parent:
+                shutil.rmtree(other, ignore_errors=True)
         tried = tuple(search.candidates)
         found = FoundExport(search.runners[chosen], chosen, tried, path, figures)
         weakref.finalize(found, files.pop_all().close)
@@ -297,6 +308,9 @@ def _list_candidates(
 ) -> list[Candidate]:
     if precisions is None:
         precisions = PRECISIONS if images is not None else ("float32",)
+    for argument, names in (("runtimes", runtimes), ("precisions", precisions)):
+        if isinstance(names, str):
+            raise ValueError(f"`{argument}` must be a list of names. Received: {names!r}.")
     check_names("runtime", runtimes, RUNTIMES)
     check_names("precision", precisions, PRECISIONS)
     every = [Candidate(*run) for run in list_runs()]
@@ -321,19 +335,23 @@ def _check_task(images: ImageSet, inference: Inference) -> None:
         )
 
 
-def _read_batches(images: ImageSet | Images | None, inference: Inference, batch_size: int) -> Any:
-    """Pixels in [0, 255] of the model's size, preprocessed as in evaluation.
+def _read_batches(
+    images: ImageSet | Images | None, inference: Inference, batch_size: int
+) -> tuple[np.ndarray, Any]:
+    """Pixels in [0, 255] of the model's size, preprocessed as in evaluation: some, and batches.
 
     They are kept where that takes little memory, as each file is measured on all of them.
     """
     if not isinstance(images, ImageSet):
         pixels = verification_images(images, inference)
-        return [pixels[start : start + batch_size] for start in range(0, len(pixels), batch_size)]
+        starts = range(0, len(pixels), batch_size)
+        return pixels, [pixels[start : start + batch_size] for start in starts]
     height, width, channels = inference.input_shape
     transform = InputTransform((height, width), inference.preprocessing, False, channels)
     is_small = 4 * images.num_images * height * width * channels <= _KEPT_BYTES
-    batches = eval_batches(images, transform, batch_size, one_hot=False, cache=is_small)
-    return batches.map(lambda pixels, label: pixels)
+    size = max(batch_size, min(_BATCH, images.num_images))
+    batches = eval_batches(images, transform, size, one_hot=False).map(lambda pixels, _: pixels)
+    return next(iter(batches)).numpy(), batches.cache() if is_small else batches
 
 
 def _decoded(images: ImageSet, inference: Inference) -> Iterator[np.ndarray]:
@@ -373,8 +391,7 @@ class _Search:
         self._options = {**options, "tolerance": float("inf")}
         self._images = images if isinstance(images, ImageSet) else None
         self._calibration = calibration
-        self._batches = _read_batches(images, inference, batch_size)
-        first = np.asarray(next(iter(self._batches)))
+        first, self._batches = _read_batches(images, inference, batch_size)
         self._batch = np.resize(first, (batch_size, *first.shape[1:]))
         known = self._images
         self._count = sum(map(len, self._batches)) if known is None else known.num_images
@@ -411,6 +428,10 @@ class _Search:
         self._expected = self._run(lambda pixels: function(self._inference.batch(pixels)))
         for candidate in candidates:
             self._try(candidate, progress)
+        if not self.runners:
+            raise ExportMismatchError(
+                f"No candidate could be tried:\n{_table(self.candidates)}", self.candidates
+            )
         self._add_float_layers(goal, budget, progress)
         progress.update(len(self.candidates), f"timing {len(self.runners)} in turns")
         for candidate, speed in time_in_turns(self.runners, self._batch, seconds).items():
@@ -542,10 +563,11 @@ class _Search:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The most probable class of every image, and the probability of its own."""
         assert self._scores is not None  # see `_check_task`
-        scores = outputs[self._scores].astype("float64")
-        is_logits = self._inference.names.get(self._scores, "logits") == "logits"
-        shares = tf.nn.softmax(scores).numpy() if is_logits else scores
-        return scores.argmax(-1), shares[np.arange(len(labels)), labels]
+        scores = outputs[self._scores]
+        own = scores[np.arange(len(labels)), labels].astype("float64")
+        if self._inference.names.get(self._scores, "logits") == "logits":
+            own = np.exp(own - tf.reduce_logsumexp(scores, -1).numpy())
+        return scores.argmax(-1), own
 
     def _add_float_layers(self, goal: str, budget: float, progress: Progress) -> None:
         """Tries LiteRT's int8 with the worst layers in float, as few as are needed.

@@ -340,8 +340,8 @@ def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
     if report.precision in format.roundings:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
         return (
-            f'{format.advice}, or "float16"; `keras_vit.export.find_export` finds the smallest '
-            f"file for a budget of accuracy.{images}"
+            f'{format.advice}, or "float16"; `keras_vit.export.find_export(..., goal="size")` '
+            f"finds the smallest file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
     if not is_near or (report.top1_agreement is not None and report.top1_agreement < 0.5):

@@ -73,6 +73,8 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     if not any((folder / name).exists() for name in _TRAINED) and not list(folder.glob(_STATES)):
         _write_json(folder / CONFIG, settings)  # of a run that ended before it began
         return
+    for settings in (before, now):  # the source of a recipe is a text, which may be corrected
+        (settings.get("plan") or {}).pop("source", None)
     differ = [
         change
         for key in sorted((before.keys() | now.keys()) - {"versions", IMAGE_LISTS, HELD_OUT})
