@@ -234,7 +234,7 @@ def test_a_histogram_of_another_size_is_refused(tmp_path):
     optional, required = b"\x02\x18\x05image", b"\x00\x18\x05image"
     assert content.count(optional) == 1
     path.write_bytes(content.replace(optional, required))
-    with pytest.raises(DamagedFileError, match=r"a\.parquet .*histogram size mismatch"):
+    with pytest.raises(DamagedFileError, match=r"a\.parquet is no Parquet file that can be read"):
         read_parquet(path)
 
 
