@@ -41,6 +41,7 @@ def main(folder: str) -> None:
 
     size = {"patch_size": 4, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
     model = keras_vit.build_vit(keras_vit.make_config(**size, image_size=8, classes=3))
+    assert keras_vit.data.transform_of(model).image_size == (8, 8)
     facts["shape"] = list(model(np.zeros((2, 8, 8, 3), "float32")).shape)
     try:
         keras_vit.export_saved_model  # noqa: B018

@@ -1,4 +1,5 @@
 import struct
+import time
 
 import pytest
 
@@ -92,6 +93,22 @@ def test_a_damaged_model_is_refused(content, tmp_path):
     (tmp_path / "spiece.model").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
         read_vocabulary(find_vocabulary(tmp_path))
+
+
+@pytest.mark.parametrize("score", [varint(2 << 3) + varint(7), bytes([2 << 3 | 1]) + bytes(8)])
+def test_a_score_that_is_no_float_is_refused(score, tmp_path):
+    damaged = message((1, message((1, b"a")) + score))
+    (tmp_path / "spiece.model").write_bytes(model([("<unk>", 0.0, 2)]) + damaged)
+    with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
+        read_vocabulary(find_vocabulary(tmp_path))
+
+
+def test_many_pieces_are_not_read_after_the_first_bad_one(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(b"\x0a\x00" * (1 << 21))  # two million empty pieces
+    start = time.process_time()
+    with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
+        read_vocabulary(find_vocabulary(tmp_path))
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model": {"vocab": 1}}', "[]"])

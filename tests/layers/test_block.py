@@ -117,6 +117,16 @@ def test_block_is_the_papers(form):
     assert scores.shape == (2, 4, 5, 5)
 
 
+def test_attention_scores_of_a_block_leave_out_masked_tokens():
+    block, tokens = TransformerBlock(4, 32), np.ones((1, 5, 16), "float32")
+    block.build(tokens.shape)
+    kept = np.array([True, True, False, True, False])[None, None]
+    scores = numpy(block.attention_scores(tokens, attention_mask=kept))
+    assert scores.shape == (1, 4, 5, 5) and (scores[..., ~kept[0, 0]] == 0).all()
+    np.testing.assert_allclose(scores.sum(-1), 1, rtol=1e-6)
+    assert block.attention_scores(tokens, num_queries=1).shape == (1, 4, 1, 5)
+
+
 def test_layer_scale_multiplies_each_branch():
     layer, _ = built(TransformerBlock(4, 24, layer_scale=1e-4))
     layer.attention_scale.gamma.assign(np.zeros(16))

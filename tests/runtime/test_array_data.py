@@ -244,3 +244,16 @@ def test_floats_in_another_range_are_noticed(method):
         other = keras_vit.build_vit(tiny_config(**sizes, **options))
         other.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         run(scaled, other)
+
+
+def test_fit_trains_where_another_package_has_wrapped_that_of_keras(monkeypatch):
+    fit = keras.Model.fit
+    monkeypatch.setattr(
+        keras.Model, "fit", lambda self, *args, **kwargs: fit(self, *args, **kwargs)
+    )
+    model = tiny_vit(classes=2)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images = np.zeros((2, *model.input_shape[1:]), "float32")
+    assert model.fit(images, np.array([0, 1]), verbose=0).history["loss"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+        model.fit(images, np.array([0, 1]), batchsize=3)

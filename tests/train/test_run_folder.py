@@ -174,6 +174,15 @@ def test_settings_of_a_run_that_trained_nothing_are_replaced(tmp_path):
         open_folder(tmp_path, {"model": "other"})
 
 
+def test_a_run_continues_when_the_text_about_its_recipe_has_changed(tmp_path):
+    open_folder(tmp_path, {"plan": {"source": "a script", "epochs": 3}})
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states/epoch-000000-batch-000000002.worker-0.state").touch()
+    open_folder(tmp_path, {"plan": {"source": "its rows", "epochs": 3}})
+    with pytest.raises(ValueError, match=r"holds another run: plan\.epochs was 3, is 4"):
+        open_folder(tmp_path, {"plan": {"source": "its rows", "epochs": 4}})
+
+
 def test_a_run_as_an_object(whole, tmp_path):
     train(tmp_path)
     run = keras_vit.train.load_run(tmp_path)
