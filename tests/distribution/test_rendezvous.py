@@ -116,7 +116,7 @@ def connect(address, timeout=10.0):
     end = time.monotonic() + timeout
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port_of(address)), timeout=2)
+            return socket.create_connection(("127.0.0.1", port_of(address)), timeout=10)
         except ConnectionRefusedError:
             assert time.monotonic() < end
             time.sleep(0.02)
