@@ -166,24 +166,20 @@ def _check_metric(metric: Any) -> None:
     if takes == "any":
         return
     shown, config = _public_name(keras.metrics, name), _config(metric)
-    is_right: Any = False
-    advice = "a model that ends in keras.layers.Softmax() or in a sigmoid"
-    if takes == "from_logits":
-        is_right, advice = config.get(takes), f"keras.metrics.{shown}(from_logits=True)"
-    elif takes == "thresholds":
-        cuts = config.get(takes)
-        is_right = config.get("top_k") or (cuts is not None and not np.any(cuts))
-        advice = f"keras.metrics.{shown}(thresholds=0.0): a logit of 0 is a probability of 0.5"
-    elif takes == "threshold":
-        is_right = not config.get(takes, 0.5)
-        advice = f"keras.metrics.{shown}(threshold=0.0)"
-    elif takes == "probability":
-        is_right = config.get("threshold") is None
-        advice = f"keras.metrics.{shown}(threshold=None)"
-    elif takes == "sparse_y_pred":
-        is_right, advice = not config.get(takes), f"keras.metrics.{shown}(..., sparse_y_pred=False)"
-    elif takes == "indices":
-        advice = '"accuracy"'
+    call, cuts = f"keras.metrics.{shown}", config.get("thresholds")
+    cuts_at_zero = config.get("top_k") or (cuts is not None and not np.any(cuts))
+    is_right, advice = {
+        "from_logits": (config.get("from_logits"), f"{call}(from_logits=True)"),
+        "thresholds": (
+            cuts_at_zero,
+            f"{call}(thresholds=0.0): a logit of 0 is a probability of 0.5",
+        ),
+        "threshold": (not config.get("threshold", 0.5), f"{call}(threshold=0.0)"),
+        "probability": (config.get("threshold") is None, f"{call}(threshold=None)"),
+        "sparse_y_pred": (not config.get("sparse_y_pred"), f"{call}(..., sparse_y_pred=False)"),
+        "indices": (False, '"accuracy"'),
+        "probabilities": (False, "a model that ends in keras.layers.Softmax() or in a sigmoid"),
+    }[takes]
     if not is_right:
         kind = "class indices" if takes in ("indices", "sparse_y_pred") else "probabilities"
         raise ValueError(
