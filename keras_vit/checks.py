@@ -53,33 +53,36 @@ def in_order(names: Any) -> Any:
     return [named[number] for number in range(len(named))]
 
 
-def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
-    """Raises ValueError if the image is not a whole number of patches."""
-    for axis, pixels, patch in zip(("height", "width"), image_size, patch_size, strict=True):
-        if pixels % patch:
-            fitting = pixels - pixels % patch
-            advice = f"Crop to {fitting} pixels" if fitting else f"Resize to {patch} pixels"
+def check_whole_patches(
+    image_size: tuple[int, int],
+    patch_size: tuple[int, int],
+    map_size: tuple[int, int] | None = None,
+    stride: int = 1,
+) -> None:
+    """Checks that an image, or the feature maps of it, are a whole number of patches.
+
+    Args:
+        image_size: Pixels along (height, width).
+        patch_size: Pixels along (height, width) of a patch, or positions of the maps.
+        map_size: Positions along (height, width) of the maps of a stem.
+        stride: Pixels per position of the maps.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    counted = image_size if map_size is None else map_size
+    for axis, pixels, count, patch in zip(
+        ("height", "width"), image_size, counted, patch_size, strict=True
+    ):
+        if count % patch:
+            step = patch * stride
+            fitting = pixels - pixels % step
+            advice = f"Crop to {fitting} pixels" if fitting else f"Resize to {step} pixels"
+            unit = "pixels" if map_size is None else f"positions of the stem's maps {map_size}"
             raise ValueError(
                 f"The image {axis} must be a whole number of patches. Received: "
-                f"image_size={image_size}, patch_size={patch_size} ({pixels % patch} pixels left "
+                f"image_size={image_size}, patch_size={patch_size} ({count % patch} {unit} left "
                 f"over). {advice}, or change patch_size."
-            )
-
-
-def check_whole_maps(
-    map_size: tuple[int, int], patch_size: tuple[int, int], image_size: tuple[int, int], stride: int
-) -> None:
-    """Raises ValueError if feature maps of images of a size are not a whole number of patches."""
-    for axis, positions, patch, pixels in zip(
-        ("height", "width"), map_size, patch_size, image_size, strict=True
-    ):
-        if positions % patch:
-            step = patch * stride
-            raise ValueError(
-                f"The maps of the stem must be a whole number of patches. Received: image_size="
-                f"{image_size}, whose maps are {map_size}, and patch_size={patch_size} "
-                f"({positions % patch} positions of the {axis} left over). Make the {axis} "
-                f"{max(step, pixels // step * step)} pixels, or change patch_size."
             )
 
 

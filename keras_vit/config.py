@@ -15,7 +15,6 @@ from keras_vit.checks import (
     check_names,
     check_positive,
     check_rate,
-    check_whole_maps,
     check_whole_patches,
     chosen_names,
     counts,
@@ -247,8 +246,7 @@ class ResNetConfig:
     include_preprocessing: bool = True
 
     def __post_init__(self) -> None:
-        if self.pooling is not None:
-            check_choice("pooling", self.pooling, RESNET_POOLINGS)
+        check_choice("pooling", self.pooling, (None, *RESNET_POOLINGS))
         check_fields(self, _CHECKS)
         if not self.stages:
             raise ValueError("A ResNet needs a stage. Received: stages=().")
@@ -550,7 +548,7 @@ class ViTConfig:
             check_whole_patches(self.image_size, self.patch_size)
         else:
             maps = self.stem.map_size(self.image_size)
-            check_whole_maps(maps, self.patch_size, self.image_size, self.stem.stride)
+            check_whole_patches(self.image_size, self.patch_size, maps, self.stem.stride)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:
             raise ValueError(

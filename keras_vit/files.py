@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from keras_vit.errors import needing_tensorflow
+
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NO_SPACE = os.strerror(errno.ENOSPC)  # in the text of errors of TensorFlow and HDF5
 
@@ -234,13 +236,8 @@ def list_names(path: pathlib.Path | str) -> list[str]:
 
 def _remote_files(address: str) -> Any:
     """TensorFlow's functions for files, if it has a file system for the address."""
-    try:
+    with needing_tensorflow(f"The remote address {address!r}"):
         import tensorflow as tf
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"A remote address needs TensorFlow. Received: {address!r}. Install it: pip install "
-            "tensorflow; or use a local path."
-        ) from error
 
     scheme = address.partition("://")[0]
     if scheme not in tf.io.gfile.get_registered_schemes():

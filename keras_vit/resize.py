@@ -171,8 +171,7 @@ def resize_patch_kernel(
     Raises:
         ValueError: If the method is unknown.
     """
-    if method not in ("bilinear", "bicubic"):
-        raise ValueError(f'`method` must be "bilinear" or "bicubic". Received: {method!r}.')
+    check_choice("method", method, ("bilinear", "bicubic"))
     if kernel.shape[:2] == tuple(patch_size):
         return kernel.astype("float32")
     rows, columns = (

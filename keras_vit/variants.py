@@ -26,11 +26,6 @@ _OWN_ARGUMENTS = {
     "any_size": "input_shape=(None, None, channels)",
 }
 
-_SHAPE_ADVICE = (
-    "`input_shape` must be (height, width, channels), or (None, None, channels) for images of any "
-    "size. Received: {}."
-)
-
 
 def _make(fields: Fields) -> ViTConfig | ResNetConfig:
     return ResNetConfig(**fields) if "stages" in fields else make_config(**fields)
@@ -187,13 +182,16 @@ def split_shape(
     Raises:
         ValueError: If it is no (height, width, channels).
     """
-    if not isinstance(input_shape, (tuple, list)) or len(input_shape) != 3:
-        raise ValueError(_SHAPE_ADVICE.format(input_shape))
+    is_shape = isinstance(input_shape, (tuple, list)) and len(input_shape) == 3
+    missing = [axis is None for axis in input_shape] if is_shape else None
+    if missing not in ([False, False, False], [True, True, False]):
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), or (None, None, channels) for images "
+            f"of any size. Received: {input_shape}."
+        )
     height, width, channels = input_shape
-    if height is None and width is None and channels is not None:
+    if height is None or width is None:
         return None, channels
-    if height is None or width is None or channels is None:
-        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
     if height <= 4 < channels:
         raise ValueError(
             "`input_shape` must be (height, width, channels), channels last. Received: "

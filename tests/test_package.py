@@ -196,7 +196,7 @@ for what, call in {
     "Training on images": lambda: keras_vit.fine_tune(None, None, None),
     "`Run.evaluate`": lambda: train.Run.evaluate(None, "folder"),
     "An export": lambda: find_exporter("onnx"),
-    "A remote address": lambda: list_names("gs://bucket/folder"),
+    "The remote address 'gs://bucket/folder'": lambda: list_names("gs://bucket/folder"),
     "`keras-vit check`": lambda: main(["check", "."]),
 }.items():
     try:

@@ -7,7 +7,6 @@ import os
 from typing import Any, NamedTuple
 
 from keras_vit.distribution.rendezvous import wait_for_workers
-from keras_vit.errors import needing_tensorflow
 from keras_vit.reading import parse_json
 
 _ROLES = ("chief", "worker")  # of the workers that train, in TensorFlow's order
@@ -162,8 +161,7 @@ class Workers:
         """
         if self.count == 1:
             return [number]
-        with needing_tensorflow("Training on several workers"):
-            import tensorflow as tf
+        import tensorflow as tf
 
         summand = tf.one_hot(
             self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64"

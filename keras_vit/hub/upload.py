@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import keras
 
+from keras_vit.checks import check_choice
 from keras_vit.errors import UploadError
 from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import parse_hub_address
@@ -87,8 +88,7 @@ def push(
         raise ValueError(
             f"A model is pushed to hf://owner/name, without a file. Received: {address!r}."
         )
-    if layout is not None and layout not in LAYOUTS:
-        raise ValueError(f"`layout` must be one of {LAYOUTS} or None. Received: {layout!r}.")
+    check_choice("layout", layout, (None, *LAYOUTS))
     if dry_run is not None:
         folder = pathlib.Path(dry_run).expanduser()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -404,7 +404,10 @@ def _local_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     is unchanged.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
-    updates = [_local_update(part) for part in (optimizer, *getattr(optimizer, "optimizers", ()))]
+    updates = [
+        vars(part).setdefault("_backend_apply_gradients", _LocalUpdate(part))
+        for part in (optimizer, *getattr(optimizer, "optimizers", ()))
+    ]
     for update in updates:
         update.depth += 1  # replicas of one step can be here at the same time
     try:
@@ -412,12 +415,6 @@ def _local_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     finally:
         for update in updates:
             update.depth -= 1
-
-
-def _local_update(optimizer: keras.optimizers.Optimizer) -> _LocalUpdate:
-    if "_backend_apply_gradients" not in vars(optimizer):
-        vars(optimizer)["_backend_apply_gradients"] = _LocalUpdate(optimizer)
-    return vars(optimizer)["_backend_apply_gradients"]
 
 
 class _LocalUpdate:

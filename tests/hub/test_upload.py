@@ -196,7 +196,7 @@ def test_mistakes_are_errors_before_anything_is_written(tmp_path, monkeypatch):
         push(model, "hf://me/pets/model.keras")
     with pytest.raises(ValueError, match="has the form hf://owner/name"):
         push(model, "me/pets", dry_run=tmp_path / "a")
-    with pytest.raises(ValueError, match="`layout` must be one of"):
+    with pytest.raises(ValueError, match="`layout` must be None or one of 'transformers', 'timm'"):
         push(model, "hf://me/pets", layout="official")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").write_text("")
