@@ -21,7 +21,6 @@ from keras_vit.checks import (
     from_fields,
     pair,
 )
-from keras_vit.fields import documented
 
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
@@ -80,33 +79,32 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
     """Preprocessing of pixels in [0, 255] for the first layer.
 
     The model, the input pipeline and every export use this object.
 
+    Args:
+        mean: Per-channel mean in [0, 255]. One value serves all channels.
+        std: Per-channel standard deviation in [0, 255], above 0.
+        interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
+        crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
+            `None` squashes the whole image to the model's size, as the official code does.
+        library: Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code
+            and big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow's and whose
+            sizes and offsets round differently. The pixels are theirs.
+        crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the
+            shorter side, `"squash"` both sides, or `"border"` the longer side, with a border of the
+            mean colour. Names and meaning are timm's.
+        exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF orientation
+            says, in training too.
+
     Raises:
         ValueError: If a value is out of its range, values do not fit together, or the lengths of
             `mean` and `std` differ.
     """
 
-    _descriptions = """
-    mean: Per-channel mean in [0, 255]. One value serves all channels.
-    std: Per-channel standard deviation in [0, 255], above 0.
-    interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
-    crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
-        `None` squashes the whole image to the model's size, as the official code does.
-    library: Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code and
-        big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow's and whose sizes
-        and offsets round differently. The pixels are theirs.
-    crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the shorter
-        side, `"squash"` both sides, or `"border"` the longer side, with a border of the mean
-        colour. Names and meaning are timm's.
-    exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF orientation says, in
-        training too.
-    """
     mean: tuple[float, ...] = (127.5,)
     std: tuple[float, ...] = (127.5,)
     interpolation: str = "bilinear"
@@ -204,34 +202,33 @@ class ResNetStem:
         return -(-height // self.stride), -(-width // self.stride)  # rounded up
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
     """A BiT ResNet (https://arxiv.org/abs/1912.11370), the baseline of the ViT paper.
 
     Pre-activation units, group norm in place of batch norm, and standardised kernels.
 
+    Args:
+        stages: Units in each stage, `(3, 4, 6, 3)` in the R50.
+        width_factor: Multiple of the channels of a ResNet, 64 after the root.
+        image_size: Pixels along (height, width); an integer means a square. `None` makes a model
+            for images of any size.
+        channels: Channels of an image.
+        classes: Outputs of the head, or `None` for a backbone without one.
+        pooling: `"gap"` (mean over positions), or `None` (the feature maps; without a head only).
+        norm_epsilon: Added to the variance in every group norm.
+        standardization: `"variance"` standardises the kernels of the convolutions as the official
+            code does, `"torch"` as timm and transformers do; `None` is for kernels that are so
+            already, see `fold_standardization`.
+        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+        head_bias: Initial bias of the head.
+        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    _descriptions = """
-    stages: Units in each stage, `(3, 4, 6, 3)` in the R50.
-    width_factor: Multiple of the channels of a ResNet, 64 after the root.
-    image_size: Pixels along (height, width); an integer means a square. `None` makes a model for
-        images of any size.
-    channels: Channels of an image.
-    classes: Outputs of the head, or `None` for a backbone without one.
-    pooling: `"gap"` (mean over positions), or `None` (the feature maps; without a head only).
-    norm_epsilon: Added to the variance in every group norm.
-    standardization: `"variance"` standardises the kernels of the convolutions as the official code
-        does, `"torch"` as timm and transformers do; `None` is for kernels that are so already, see
-        `fold_standardization`.
-    classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-    head_bias: Initial bias of the head.
-    preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
-    include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
-    """
     stages: tuple[int, ...]
     width_factor: int = 1
     image_size: tuple[int, int] | None = (224, 224)
@@ -343,46 +340,46 @@ def merged_of(num_patches: int, num_merged_tokens: int) -> int:
     return min(num_merged_tokens, num_patches // 2)
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class BlockOptions:
     """Options of a transformer block, for `ViTConfig.block` and `TransformerBlock`.
 
     A switch of the block is declared here alone, and acts in `keras_vit.layers`.
 
+    Args:
+        num_heads: Attention heads, which divide `width` unless there is a `head_width`.
+        mlp_dim: Hidden dimension of the MLP.
+        head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
+            the heads.
+        gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, `"quick"`, `x
+            * sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP, or
+            `"relu"`, `max(x, 0)` in its place.
+        swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
+            (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
+        norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
+        norm_epsilon: Added to the variance in every norm.
+        inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
+            (https://arxiv.org/abs/2110.09456), as in EVA-02.
+        qk_norm: Whether queries and keys are normalised per head
+            (https://arxiv.org/abs/2302.05442).
+        qk_norm_bias: Whether these norms have a bias, as timm's; RMS norms have none.
+        layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
+        without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
+            `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but
+            with `rope` or `qk_norm`.
+        rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
+            `position_embedding` or together with it.
+        dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
+        attention_dropout_rate: On the attention weights, in [0, 1).
+        rematerialize: Whether training stores only the input of each block and recomputes the rest
+            for the gradient: less memory, about a third more computation.
+        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
+            less memory for large images.
+
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    _descriptions = """
-    num_heads: Attention heads, which divide `width` unless there is a `head_width`.
-    mlp_dim: Hidden dimension of the MLP.
-    head_width: Dimension of queries, keys and values of one head; `None` divides `width` among the
-        heads.
-    gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, `"quick"`, `x *
-        sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP, or `"relu"`,
-        `max(x, 0)` in its place.
-    swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
-        (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
-    norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
-    norm_epsilon: Added to the variance in every norm.
-    inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
-        (https://arxiv.org/abs/2110.09456), as in EVA-02.
-    qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
-    qk_norm_bias: Whether these norms have a bias, as timm's; RMS norms have none.
-    layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
-    without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
-        `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but with
-        `rope` or `qk_norm`.
-    rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
-        `position_embedding` or together with it.
-    dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
-    attention_dropout_rate: On the attention weights, in [0, 1).
-    rematerialize: Whether training stores only the input of each block and recomputes the rest for
-        the gradient: less memory, about a third more computation.
-    query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
-        less memory for large images.
-    """
     num_heads: int
     mlp_dim: int
     head_width: int | None = None
@@ -406,84 +403,85 @@ class BlockOptions:
         check_exclusions(vars(self))
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
+
+    Args:
+        patch_size: Pixels along (height, width) of a patch, or positions of the stem's feature
+            maps; an integer means a square.
+        width: Dimension `D` of a token.
+        depth: Number of transformer blocks.
+        block: What the blocks are made of, `BlockOptions` or its fields.
+        image_size: Pixels along (height, width); an integer means a square.
+        channels: Channels of an image.
+        classes: Outputs of the head, or `None` for a backbone without one.
+        pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"`
+            (attention with a learned query, and an MLP), `"attention"` (the same without MLP, as in
+            AIMv2), `"token_gap"` (the class token, then the mean of the patch tokens, as DINOv2's
+            classifier), or `None` (every token).
+        map_prefix_tokens: Whether `"map"` and `"attention"` also attend to the class token and
+            registers.
+        gap_prefix_tokens: Whether `"gap"` is the mean of all tokens, class token and registers too.
+        map_heads: Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.
+        map_mlp_dim: Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.
+        class_token: Whether a learned token precedes the patches.
+        distillation_token: Whether DeiT's second learned token follows the class token.
+        num_registers: Learned tokens after the class token that no head reads.
+        position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
+            and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
+            block), `"relative_bias"` (a learned bias of every head and block for the rows and
+            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254),
+            `"learned_relative_bias"` (both), or `"none"`.
+        grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the
+            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
+        position_on_class_token: Whether the class and distillation tokens have positions.
+        position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
+            method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
+            Loading a checkpoint sets the method of its project.
+        pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
+        norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
+            (https://arxiv.org/abs/2411.14402).
+        norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
+            (https://arxiv.org/abs/2103.00020).
+        norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
+            Perception Encoder for language and for dense prediction
+            (https://arxiv.org/abs/2504.13181).
+        norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
+        stochastic_depth_rate: Probability that the last block's branches are dropped, growing
+            linearly from 0 at the first block; in [0, 1).
+        patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
+        post_norm: Whether norms follow the sums of the blocks, as in the first transformer
+            (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after
+            the last block.
+        num_merged_tokens: Patch tokens that every block merges into their most similar ones, at
+            most half of its input (https://arxiv.org/abs/2210.09461): faster, a little less
+            accurate, with the same weights.
+        window_size: Patches along (height, width) of the windows that patches attend to, as in
+            ViTDet (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class
+            token and registers attend to everything, and everything to them. The weights are the
+            same, and so are the outputs where one window covers the image.
+        global_blocks: Indices of the blocks whose patches attend to all patches in spite of
+            `window_size`; `None` takes the last of each quarter of the blocks.
+        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+        head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
+            leaves it out, as in the projection of CLIP.
+        stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
+        max_num_patches: Tokens of an image of any aspect ratio, its patches and padding, as in the
+            NaFlex models of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what
+            `keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table of
+            positions. `None` for images of one size.
+        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+        any_size: Whether the model takes images of any size: `image_size` is the size that learned
+            positions are for, and they are resized to that of each batch by `position_resize`.
+            Zeros after the preprocessing fill images up to whole patches, at the bottom and at the
+            right.
 
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    _descriptions = """
-    patch_size: Pixels along (height, width) of a patch, or positions of the stem's feature maps; an
-        integer means a square.
-    width: Dimension `D` of a token.
-    depth: Number of transformer blocks.
-    block: What the blocks are made of, `BlockOptions` or its fields.
-    image_size: Pixels along (height, width); an integer means a square.
-    channels: Channels of an image.
-    classes: Outputs of the head, or `None` for a backbone without one.
-    pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"`
-        (attention with a learned query, and an MLP), `"attention"` (the same without MLP, as in
-        AIMv2), `"token_gap"` (the class token, then the mean of the patch tokens, as DINOv2's
-        classifier), or `None` (every token).
-    map_prefix_tokens: Whether `"map"` and `"attention"` also attend to the class token and
-        registers.
-    gap_prefix_tokens: Whether `"gap"` is the mean of all tokens, class token and registers too.
-    map_heads: Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.
-    map_mlp_dim: Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.
-    class_token: Whether a learned token precedes the patches.
-    distillation_token: Whether DeiT's second learned token follows the class token.
-    num_registers: Learned tokens after the class token that no head reads.
-    position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row and
-        a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every block),
-        `"relative_bias"` (a learned bias of every head and block for the rows and columns between
-        two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"learned_relative_bias"`
-        (both), or `"none"`.
-    grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the blocks:
-        `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
-    position_on_class_token: Whether the class and distillation tokens have positions.
-    position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
-        method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`. Loading a
-        checkpoint sets the method of its project.
-    pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
-    norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
-        (https://arxiv.org/abs/2411.14402).
-    norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
-        (https://arxiv.org/abs/2103.00020).
-    norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
-        Perception Encoder for language and for dense prediction (https://arxiv.org/abs/2504.13181).
-    norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
-    stochastic_depth_rate: Probability that the last block's branches are dropped, growing linearly
-        from 0 at the first block; in [0, 1).
-    patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
-    post_norm: Whether norms follow the sums of the blocks, as in the first transformer
-        (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after the
-        last block.
-    num_merged_tokens: Patch tokens that every block merges into their most similar ones, at most
-        half of its input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with
-        the same weights.
-    window_size: Patches along (height, width) of the windows that patches attend to, as in ViTDet
-        (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class token and
-        registers attend to everything, and everything to them. The weights are the same, and so are
-        the outputs where one window covers the image.
-    global_blocks: Indices of the blocks whose patches attend to all patches in spite of
-        `window_size`; `None` takes the last of each quarter of the blocks.
-    classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-    head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
-        leaves it out, as in the projection of CLIP.
-    stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
-    max_num_patches: Tokens of an image of any aspect ratio, its patches and padding, as in the
-        NaFlex models of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what
-        `keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table of
-        positions. `None` for images of one size.
-    preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
-    include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
-    any_size: Whether the model takes images of any size: `image_size` is the size that learned
-        positions are for, and they are resized to that of each batch by `position_resize`. Zeros
-        after the preprocessing fill images up to whole patches, at the bottom and at the right.
-    """
     patch_size: tuple[int, int]
     width: int
     depth: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 
 import pytest
 
@@ -44,6 +45,19 @@ def test_every_field_has_a_description(cls):
     names = [field.name for field in dataclasses.fields(cls)]
     assert list(descriptions_of(cls)) == names
     assert all(descriptions_of(cls).values())
+
+
+def test_without_docstrings_descriptions_are_read_from_the_source(monkeypatch):
+    plain = descriptions_of(ViTConfig)
+    optimized = types.SimpleNamespace(flags=types.SimpleNamespace(optimize=2))  # python -OO
+    monkeypatch.setattr("keras_vit.fields.sys", optimized)
+    assert descriptions_of(ViTConfig) == plain
+
+    def fail(cls):
+        raise OSError("source code not available")
+
+    monkeypatch.setattr("keras_vit.fields.inspect.getsource", fail)  # a bundle without sources
+    assert descriptions_of(ViTConfig) == dict.fromkeys(plain, "")
 
 
 def test_descriptions_become_args_before_raises():
