@@ -99,8 +99,9 @@ class Progress:
         seconds = time.monotonic() - self._start
         parts, task = [], self
         while True:
+            of_all = "" if task.total is None else f" of {task.total:,}"
             doing = f", now {task.doing}" if task.doing else ""
-            parts.append(f"{task.task}: {task._count()}{doing}")
+            parts.append(f"{task.task}: {task.done:,}{of_all} {task.unit}{doing}")
             if task.inner is None:
                 break
             task = task.inner
@@ -110,10 +111,6 @@ class Progress:
             left = seconds * (self.total - self.done) / done
             text += f", about {duration_text(left)} left"
         return printable(text)
-
-    def _count(self) -> str:
-        of = "" if self.total is None else f" of {self.total:,}"
-        return f"{self.done:,}{of} {self.unit}"
 
     def _print_lines(self) -> None:
         wait = _FIRST

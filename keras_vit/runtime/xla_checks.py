@@ -58,7 +58,7 @@ _ONLY_SHAPES = {
 # Inputs that must be computed from shapes and orders alone: TensorFlow checks them, XLA does not.
 _ONLY_POSITIONS = {
     "Assert": (0,),  # of shapes, which XLA knows
-    "DynamicStitch": None,  # all
+    "DynamicStitch": (),  # all
     "InvertPermutation": (0,),
     "Slice": (1, 2),
     "StridedSlice": (1, 2),
@@ -208,12 +208,8 @@ class _Checker:
         elif kind in _EXTREMES:
             is_same &= not inputs[1].dtype.is_floating or self._are_positions(inputs[1])
         elif kind in _ONLY_POSITIONS:
-            read = _ONLY_POSITIONS[kind]
-            is_same &= all(
-                self._are_positions(tensor)
-                for i, tensor in enumerate(inputs)
-                if read is None or i in read
-            )
+            read = _ONLY_POSITIONS[kind] or range(len(inputs))
+            is_same &= all(self._are_positions(inputs[i]) for i in read)
         else:
             is_same &= _plain(kind) in _SAME
         if not is_same:
