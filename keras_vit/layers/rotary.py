@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import lru_cache
 from typing import Any
 
 import keras
@@ -63,15 +62,12 @@ class RotaryTable(Layer):
         self.num_registers = num_registers
 
     def call(self, inputs: Tensor) -> Rotation:
-        size = (self.head_dim, self.num_prefix_tokens, self.num_registers)
         grid = self.grid or grid_of(inputs)
-        if is_known(grid):
-            cosine, sine = rotary_tables(self.rope, grid, *size)
-            return ops.convert_to_tensor(cosine), ops.convert_to_tensor(sine)
-        before = prefix_angles(self.rope, *size)
-        angles = rotary_angles(self.rope, grid, self.head_dim, ops)
-        angles = ops.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
-        return ops.cos(angles), ops.sin(angles)
+        xp: Any = np if is_known(grid) else ops  # constants of the graph, or tensors
+        before = prefix_angles(self.rope, self.head_dim, self.num_prefix_tokens, self.num_registers)
+        angles = rotary_angles(self.rope, grid, self.head_dim, xp)
+        angles = xp.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
+        return ops.convert_to_tensor(xp.cos(angles)), ops.convert_to_tensor(xp.sin(angles))
 
     def compute_output_spec(self, inputs: Tensor) -> Rotation:
         patches = inputs.shape[1:3] if self.grid is None else self.grid
@@ -108,41 +104,16 @@ def rotary_angles(rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, x
     return xp.reshape(angles, (-1, head_dim // 2))
 
 
-@lru_cache(maxsize=64)
-def rotary_tables(
-    rope: RotaryPositions,
-    grid: tuple[int, int],
-    head_dim: int,
-    num_prefix_tokens: int = 0,
-    num_registers: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of the angle of every token and pair of channels: constants of a model.
-
-    Args:
-        rope: As for `rotary_angles`, and so are `grid` and `head_dim`.
-        grid: See there.
-        head_dim: See there.
-        num_prefix_tokens: Tokens before the patches, registers last.
-        num_registers: How many of these are registers.
-
-    Returns:
-        Two float32 arrays of shape `(T, head_dim / 2)`, `T = num_prefix_tokens + N`.
-    """
-    before = prefix_angles(rope, head_dim, num_prefix_tokens, num_registers)
-    angles = np.concatenate([before, rotary_angles(rope, grid, head_dim)])  # (T, head_dim / 2)
-    return np.cos(angles), np.sin(angles)
-
-
 def prefix_angles(
     rope: RotaryPositions, head_dim: int, num_prefix_tokens: int, num_registers: int
 ) -> np.ndarray:
     """Angles of the tokens before the patches: 0, except for rotated registers.
 
     Args:
-        rope: As for `rotary_tables`, and so are the others.
+        rope: As for `rotary_angles`, and so is `head_dim`.
         head_dim: See there.
-        num_prefix_tokens: See there.
-        num_registers: See there.
+        num_prefix_tokens: Tokens before the patches, registers last.
+        num_registers: How many of these are registers.
 
     Returns:
         float32 array of shape `(num_prefix_tokens, head_dim / 2)`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import keras
@@ -179,21 +178,17 @@ class Windows:
 
     def outside(self) -> np.ndarray | None:
         """Keys of every window that are beyond the grid, `(windows, prefix + patches)` booleans."""
-        return _outside(self.grid, self.size, self.prefix) if any(self.padding) else None
+        if not any(self.padding):
+            return None
+        rows, columns = (
+            (np.arange(count * side) >= patches).reshape(-1, side)
+            for count, side, patches in zip(self.counts, self.size, self.grid, strict=True)
+        )
+        beyond = rows[:, None, :, None] | columns[None, :, None, :]
+        return np.pad(beyond.reshape(self.number, -1), ((0, 0), (self.prefix, 0)))
 
     def apart(self) -> np.ndarray:
         """Tokens that do not attend to each other, booleans of shape `(T, T)`."""
         rows, columns = np.mgrid[: self.grid[0], : self.grid[1]].reshape(2, -1)
         window = rows // self.size[0] * self.counts[1] + columns // self.size[1]
         return np.pad(window[:, None] != window[None], ((self.prefix, 0), (self.prefix, 0)))
-
-
-@lru_cache(maxsize=64)
-def _outside(grid: tuple[int, int], size: tuple[int, int], prefix: int) -> np.ndarray:
-    rows, columns = (
-        (np.arange(-(-patches // side) * side) >= patches).reshape(-1, side)
-        for patches, side in zip(grid, size, strict=True)
-    )
-    beyond = rows[:, None, :, None] | columns[None, :, None, :]
-    beyond = beyond.reshape(-1, size[0] * size[1])
-    return np.pad(beyond, ((0, 0), (prefix, 0)))

@@ -16,7 +16,7 @@ from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.mlp import MLP, gelu
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling
 from keras_vit.layers.relative import RelativeBias
-from keras_vit.layers.rotary import RotaryTable, rotary_tables
+from keras_vit.layers.rotary import RotaryTable
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random, numpy
@@ -252,7 +252,7 @@ def test_quick_gelu_is_far_from_the_others():
 
 @pytest.mark.parametrize("rope", [DINOV3, EVA02, PERCEPTION, RotaryPositions(base=100.0)])
 def test_tables_are_the_angles_and_leave_prefix_tokens_alone(rope):
-    cosine, sine = rotary_tables(rope, GRID, 16, PREFIX)
+    cosine, sine = map(numpy, RotaryTable(rope, 16, GRID, PREFIX)(TOKENS))
     assert cosine.dtype == sine.dtype == np.float32
     np.testing.assert_array_equal(cosine[:PREFIX], 1)
     np.testing.assert_array_equal(sine[:PREFIX], 0)
