@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import os
@@ -17,6 +16,7 @@ import numpy as np
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, needing_tensorflow
 from keras_vit.files import write_atomically, write_text
 from keras_vit.reading import is_regular, read_json, refusing
+from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors
@@ -75,7 +75,8 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
     path = pathlib.Path(path)
     sizes = _sizes_of(model)
     official = path.with_name(f"{path.name}.index").exists()
-    with (_open_tensorflow if official else _open_safetensors)(path) as (shapes, read):
+    with (_open_tensorflow if official else open_arrays)(path) as file:
+        shapes = {name: entry.shape for name, entry in file.entries.items()}
         prefix = "" if "wte.weight" in shapes else "transformer."
         rules = list(_official_rules(sizes) if official else _transformers_rules(sizes, prefix))
         fresh = [rule for rule in rules if prefix == "" and rule.names == ("lm_head.weight",)]
@@ -92,7 +93,7 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
         unused = [name for name in shapes if name not in wanted]
         left_out = [name for name in unused if re.search(_NOT_OURS[official], name)]
         biases = [name for name in unused if re.search(r"c_(attn|proj|fc)\.bias$", name)]
-        problems += [f"{name} is not zero" for name in biases if read(name).any()]
+        problems += [f"{name} is not zero" for name in biases if file.read(name).any()]
         problems += [f"{name} is unknown" for name in unused if name not in {*left_out, *biases}]
         problems += [] if official else _config_problems(path.parent / "config.json", sizes)
         if problems:
@@ -103,7 +104,10 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
             )
         values = {
             rule.path: rule.read(
-                [read(name).reshape(s) for name, s in zip(rule.names, rule.shapes, strict=True)]
+                [
+                    file.read(name).reshape(s)
+                    for name, s in zip(rule.names, rule.shapes, strict=True)
+                ]
             )
             for rule in rules
         }
@@ -265,18 +269,7 @@ def _config_problems(path: pathlib.Path, sizes: _Sizes) -> list[str]:
     ]
 
 
-# Shapes by name, and the function that reads an array.
-_Opened = Iterator[tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]]
-
-
-@contextlib.contextmanager
-def _open_safetensors(path: pathlib.Path) -> _Opened:
-    with open_arrays(path) as file:
-        yield {name: entry.shape for name, entry in file.entries.items()}, file.read
-
-
-@contextlib.contextmanager
-def _open_tensorflow(path: pathlib.Path) -> _Opened:
+def _open_tensorflow(path: pathlib.Path) -> ArrayFile:
     with needing_tensorflow("A checkpoint in TensorFlow's format"):
         import tensorflow as tf
 
@@ -285,13 +278,6 @@ def _open_tensorflow(path: pathlib.Path) -> _Opened:
             raise CheckpointError(f"{part} is no regular file, so it is not opened.")
     with refusing(path, kind=CheckpointError):
         reader = tf.train.load_checkpoint(os.fspath(path))
-
-    def read(name: str) -> np.ndarray:
-        with refusing(path, f"is damaged at {name!r}", kind=CheckpointError):
-            array = np.asarray(reader.get_tensor(name), "float32")
-        if not np.isfinite(array).all():
-            raise CheckpointError(f"{name!r} in {path} holds NaN or infinity. Fetch it again.")
-        return array
-
-    shapes = reader.get_variable_to_shape_map()
-    yield {name: tuple(shape) for name, shape in shapes.items()}, read
+    dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+    entries = {name: Entry(tuple(shape), dtypes[name].name) for name, shape in shapes.items()}
+    return ArrayFile(path, "tensorflow", entries, reader.get_tensor, lambda: None, lambda: None, {})
