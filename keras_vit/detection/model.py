@@ -11,6 +11,7 @@ from keras_vit.installation import needing
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
 
 _LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
+_COARSEST = 7  # of these, of a stride of 128 pixels
 _PRIOR = 0.01  # confidence of a class before training, section 4.1 of the paper of RetinaNet
 _STDDEV = 0.01  # of the kernels of both heads before training, the same section
 _LEAST_CONFIDENCE = 0.05  # COCO's measures need boxes of low confidence too, as in Detectron2
@@ -20,7 +21,6 @@ def build_detector(
     backbone: keras.Model,
     classes: int,
     channels: int = 256,
-    max_level: int = 7,
     num_conv_layers: int = 4,
     anchor_size: float = 4.0,
 ) -> keras.Model:
@@ -36,7 +36,6 @@ def build_detector(
             the levels 3, 4 and 5.
         classes: Number of classes.
         channels: Channels of the levels of ViTDet's pyramid.
-        max_level: Coarsest level of the FPN, of stride `2**max_level` pixels.
         num_conv_layers: Convolutions before the predictions of boxes and classes.
         anchor_size: Side of the smallest square anchor of a level, in strides of this level: 4.0 is
             32 pixels on P3. A box that overlaps no anchor by half is hardly learned, so take a
@@ -62,10 +61,6 @@ def build_detector(
     """
     check_positive("classes", classes)
     check_positive("num_conv_layers", num_conv_layers)
-    if not isinstance(max_level, int) or max_level < _LEVELS[-1]:
-        raise ValueError(
-            f"`max_level` must be {_LEVELS[-1]} or more. Received: max_level={max_level!r}."
-        )
     if not anchor_size > 0:
         raise ValueError(f"`anchor_size` must be above 0. Received: anchor_size={anchor_size!r}.")
     if keras.config.image_data_format() != "channels_last":  # the heads of keras-hub read it
@@ -88,7 +83,7 @@ def build_detector(
     features = RetinaNetBackbone(
         pyramid,
         min_level=_LEVELS[0],
-        max_level=max_level,
+        max_level=_COARSEST,
         use_p5=False,
         image_shape=tuple(pyramid.inputs[0].shape[1:]),
         data_format="channels_last",
@@ -100,7 +95,7 @@ def build_detector(
         anchor_generator=AnchorGenerator(
             "xyxy",
             min_level=_LEVELS[0],
-            max_level=max_level,
+            max_level=_COARSEST,
             num_scales=3,
             aspect_ratios=[0.5, 1.0, 2.0],
             anchor_size=anchor_size,

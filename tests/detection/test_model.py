@@ -30,8 +30,6 @@ def test_arguments_are_checked_before_keras_hub_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     with pytest.raises(ImportError, match=r'pip install "keras-vision-transformer\[detection\]"'):
         build_detector(backbone(), 2)
-    with pytest.raises(ValueError, match="`max_level` must be 5 or more"):
-        build_detector(backbone(), 2, max_level=4)
     with pytest.raises(ValueError, match="`anchor_size` must be above 0"):
         build_detector(backbone(), 2, anchor_size=0)
 
@@ -95,7 +93,7 @@ def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
         boxes.append([[left, top, left + 36, top + 36]])
         labels.append([index % 2])
     found = read_boxes(images, boxes, labels, ["red", "green"])
-    model = build_detector(backbone(), 2, 16, max_level=5, num_conv_layers=1)
+    model = build_detector(backbone(), 2, 16, num_conv_layers=1)
     model.compile(keras.optimizers.Adam(1e-3), jit_compile=False)
     batches = box_batches(found, model, 8, training=True, flip=False)
     # the prior of the focal loss is in the classes, not in the boxes as keras-hub has it
