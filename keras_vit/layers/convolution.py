@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -112,18 +111,16 @@ class StdConv2D(Layer):
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, *size, _ = images_shape
-        return (batch, *self._output_size(size), self.filters)
-
-    def _output_size(self, size: Sequence[int | None]) -> Shape:
         lost = {
             "same": (0, 0),
             "fixed": [k - 1 - 2 * ((k - 1) // 2) for k in self.kernel_size],
             "valid": [k - 1 for k in self.kernel_size],
         }[self.padding]
-        return tuple(
+        sides = (
             None if pixels is None else -(-(pixels - less) // stride)
             for pixels, less, stride in zip(size, lost, self.strides, strict=True)
         )
+        return (batch, *sides, self.filters)
 
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
@@ -188,9 +185,7 @@ class GroupNorm(keras.layers.Layer):
         x = ops.cast(images, dtype)
         x = x - self._spread(self._group_mean(x))
         variance = self._group_mean(ops.square(x))
-        gamma = ops.reshape(
-            ops.cast(self.gamma, dtype), (1, _NUM_GROUPS, -1)
-        )  # (1, groups, C / groups)
+        gamma = ops.reshape(ops.cast(self.gamma, dtype), (1, _NUM_GROUPS, -1))
         scale = gamma * ops.rsqrt(variance + self.epsilon)  # (B, groups, C / groups)
         x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + ops.cast(self.beta, dtype)
         return ops.cast(x, self.compute_dtype)

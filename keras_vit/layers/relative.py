@@ -16,8 +16,20 @@ from keras_vit.resize import num_biases
 
 
 @dataclasses.dataclass(frozen=True)
+class _Positions:
+    """Objects that Keras saves by their fields."""
+
+    def get_config(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**config)
+
+
+@dataclasses.dataclass(frozen=True)
 @keras.saving.register_keras_serializable("keras_vit")
-class RelativeKeys:
+class RelativeKeys(_Positions):
     """Learned embeddings of the distance between two tokens, added to the keys.
 
     Appendix D.4 of https://arxiv.org/abs/2010.11929. An object for `positions` of `SelfAttention`,
@@ -44,17 +56,10 @@ class RelativeKeys:
         """Multiply-accumulates of `logits` for one image."""
         return num_queries * num_heads * d * (2 * num_tokens - 1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        return cls(**config)
-
 
 @dataclasses.dataclass(frozen=True)
 @keras.saving.register_keras_serializable("keras_vit")
-class RelativeBias:
+class RelativeBias(_Positions):
     """Learned biases of every head by the rows and columns between two patches, as in BEiT.
 
     https://arxiv.org/abs/2106.08254. An object for `positions` of `SelfAttention`.
@@ -102,13 +107,6 @@ class RelativeBias:
     def count_macs(self, num_queries: int, num_tokens: int, num_heads: int, d: int) -> int:
         """Multiply-accumulates of `logits`."""
         return 0
-
-    def get_config(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        return cls(**config)
 
 
 @lru_cache(maxsize=64)

@@ -17,18 +17,17 @@ from keras_vit.models.quantized import float_config, float_values
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.private_names import flatten_layers
 
-# Names of the products of a block: ours, timm's and those of transformers in memory and in files.
-_PRODUCTS = {
-    "attention/qkv": ("qkv",),
-    "attention/queries_keys": ("qkv",),  # of `GridAttention`, as the next
-    "attention/value": ("qkv",),
-    "attention/output": ("attention_output", "proj", "attn.proj", "o_proj"),
-    "mlp/hidden": ("mlp_hidden", "fc1", "mlp.fc1", "intermediate.dense"),
-    "mlp/output": ("mlp_output", "fc2", "mlp.fc2"),
-}
 _PARTS = {"query": 0, "q_proj": 0, "key": 1, "k_proj": 1, "value": 2, "v_proj": 2}
-# Parts that the units of a product are, in this order.
-_PARTS_OF = {"attention/qkv": (0, 1, 2), "attention/queries_keys": (0, 1), "attention/value": (2,)}
+# The products of a block: their names, ours, timm's and those of transformers in memory and in
+# files, and the parts that their units are, in this order.
+_PRODUCTS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "attention/qkv": (("qkv",), (0, 1, 2)),
+    "attention/queries_keys": (("qkv",), (0, 1)),  # of `GridAttention`, as the next
+    "attention/value": (("qkv",), (2,)),
+    "attention/output": (("attention_output", "proj", "attn.proj", "o_proj"), ()),
+    "mlp/hidden": (("mlp_hidden", "fc1", "mlp.fc1", "intermediate.dense"), ()),
+    "mlp/output": (("mlp_output", "fc2", "mlp.fc2"), ()),
+}
 ALL_LINEAR = "all-linear"
 
 
@@ -168,7 +167,7 @@ def _choose(model: keras.Model, targets: tuple[str, ...]) -> list[tuple[Dense, t
         raise ValueError(
             f"The model {model.name!r} has no `TransformerBlock`, whose products get the updates."
         )
-    names = {name for names in _PRODUCTS.values() for name in names} | {*_PARTS, ALL_LINEAR}
+    names = {name for names, _ in _PRODUCTS.values() for name in names} | {*_PARTS, ALL_LINEAR}
     unknown = [target for target in targets if target not in names]
     parts = {_PARTS[target] for target in targets if target in _PARTS}
     if unknown or not targets or (parts and {"qkv", ALL_LINEAR} & set(targets)):
@@ -190,20 +189,19 @@ def _choose(model: keras.Model, targets: tuple[str, ...]) -> list[tuple[Dense, t
 
 def _is_target(layer: Dense, target: str) -> bool:
     """Whether a target names a product, or a part of it."""
-    if target in _PARTS:
-        return _PARTS[target] in _parts_of(layer)
-    products = [product for product, names in _PRODUCTS.items() if target in names]
-    return target == ALL_LINEAR or layer.path.endswith(tuple(products))
+    names, units = _product_of(layer)
+    is_part = target in _PARTS and _PARTS[target] in units
+    return is_part or target in names or target == ALL_LINEAR
 
 
 def _chosen_parts(layer: Dense, parts: set[int]) -> tuple[bool, ...]:
     """The parts of a product that get an update of their own; none is one update of all."""
-    units = _parts_of(layer)
+    _, units = _product_of(layer)
     return tuple(part in parts for part in units) if parts and len(units) > 1 else ()
 
 
-def _parts_of(layer: Dense) -> tuple[int, ...]:
-    return next((x for product, x in _PARTS_OF.items() if layer.path.endswith(product)), ())
+def _product_of(layer: Dense) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    return next((x for product, x in _PRODUCTS.items() if layer.path.endswith(product)), ((), ()))
 
 
 def _variables_of(model: keras.Model, names: Iterable[str]) -> set[int]:

@@ -151,9 +151,6 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             "and rates; relative positions keep their image size, but for "
             f"{', '.join(repr(table.kind) for table in BLOCK_TABLES)}."
         )
-    for variable in new.weights:
-        if variable.path in values:
-            variable.assign(values[variable.path])
     if not leave:
         new.class_names = model.class_names
     frozen = {layer.name for layer in model.layers if not layer.trainable} - set(leave)
@@ -162,6 +159,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             layer.trainable = False
     for variable in new.weights:
         if variable.path in values:
+            variable.assign(values[variable.path])
             variable.trainable = source[variable.path].trainable
 
 
