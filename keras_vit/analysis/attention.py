@@ -73,22 +73,10 @@ def attention_rollout(model: keras.Model, images: ImageBatches, batch_size: int 
         # From the last block to the first, one row is enough: T^2 products per block, not T^3.
         for index in reversed(range(len(attention.blocks))):
             mean = ops.mean(attention.scores(tokens, index), axis=1)  # (b, T, T)
-            share = ops.matmul(share, with_residual(mean))
+            mixed = mean + ops.eye(mean.shape[-1], dtype=mean.dtype)  # the residual connection
+            share = ops.matmul(share, mixed / ops.sum(mixed, axis=-1, keepdims=True))
         maps.append(on_grid(share[:, 0], attention.geometry))
     return np.concatenate(maps)
-
-
-def with_residual(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Adds the identity for the residual connection, and normalises rows to sum to 1.
-
-    Args:
-        scores: Float tensor of shape `(B, T, T)`, the mean over heads.
-
-    Returns:
-        Float tensor of shape `(B, T, T)`.
-    """
-    scores = scores + ops.eye(scores.shape[-1], dtype=scores.dtype)
-    return scores / ops.sum(scores, axis=-1, keepdims=True)
 
 
 def mean_attention_distance(

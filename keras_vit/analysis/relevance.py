@@ -18,10 +18,7 @@ Classes = int | Sequence[int] | np.ndarray | None
 
 
 def class_relevance(
-    model: keras.Model,
-    images: ImageBatches,
-    classes: Classes = None,
-    batch_size: int = 4,
+    model: keras.Model, images: ImageBatches, classes: Classes = None, batch_size: int = 4
 ) -> np.ndarray:
     """Class relevance: how much each patch supports a class.
 

@@ -84,9 +84,7 @@ IMAGE_GPT_SIZES = {
 
 
 def build_image_gpt(
-    config: ImageGPTConfig,
-    palette: np.ndarray | str | os.PathLike[str],
-    name: str | None = None,
+    config: ImageGPTConfig, palette: np.ndarray | str | os.PathLike[str], name: str | None = None
 ) -> Model:
     """Builds an Image GPT. `fit(images)` trains it with its generative loss.
 
@@ -137,28 +135,24 @@ def build_image_gpt(
     else:
         x, masks["masked"] = PixelMask(config.mask_rate, name="pixel_mask")(x)
     x = AddPositionEmbedding(config.image_size, 0, name="position_embedding")(x)
+    kind = CausalBlock if config.mask_rate is None else TransformerBlock
     for index in range(config.depth):
-        x = pixel_block(config, index)(x)
+        block = kind(
+            config.num_heads,
+            4 * config.width,
+            gelu="quick",
+            norm="rms",
+            norm_epsilon=_EPSILON,
+            without_bias=_DENSE,
+            rematerialize=config.rematerialize,
+            query_chunk_size=config.query_chunk_size,
+            name=f"block_{index}",
+        )
+        x = block(x)
     x = RMSNorm(_EPSILON, name="encoder_norm")(x)
     logits = _logits(config.colors, "pixel_logits")(x)
     outputs = GenerativeLoss(name="generative_loss")(logits, logits, colors, **masks)
     return Model(images, outputs, name=name)
-
-
-def pixel_block(config: ImageGPTConfig, index: int) -> TransformerBlock:
-    """The block at `index`."""
-    kind = CausalBlock if config.mask_rate is None else TransformerBlock
-    return kind(
-        config.num_heads,
-        4 * config.width,
-        gelu="quick",
-        norm="rms",
-        norm_epsilon=_EPSILON,
-        without_bias=_DENSE,
-        rematerialize=config.rematerialize,
-        query_chunk_size=config.query_chunk_size,
-        name=f"block_{index}",
-    )
 
 
 def _logits(count: int, name: str) -> keras.layers.Dense:

@@ -9,11 +9,7 @@ import keras
 
 from keras_vit.checks import Shape
 
-_CONVOLUTIONS = (
-    keras.layers.Conv2D,
-    keras.layers.Conv2DTranspose,
-    keras.layers.DepthwiseConv2D,
-)
+_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.Conv2DTranspose, keras.layers.DepthwiseConv2D)
 # Layers without weights that store as many numbers as their input has: that, or a mask. The
 # gradient of a ReLU needs its output only, which the next layer stores.
 _KEEPING = (keras.layers.Activation, keras.layers.Dropout, keras.layers.MaxPooling2D)

@@ -55,21 +55,14 @@ class _EarlierCalls(TransformerBlock):
     def call(  # type: ignore[override]
         self,
         tokens: Tensor,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
         padding_mask: Tensor | None = None,
         maps: Tensor | None = None,
-        num_queries: int | None = None,
+        training: bool | None = None,
+        **given: Any,
     ) -> Tensor | tuple[Tensor, ...]:
         mask = None if padding_mask is None else padding_mask[:, None, None]
-        return super().call(
-            tokens,
-            self._rotation(tokens, maps),
-            mask,
-            num_queries=num_queries,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        rotation = self._rotation(tokens, maps)
+        return super().call(tokens, rotation, mask, training=training, **given)
 
     def _rotation(self, tokens: Any, maps: Any = None) -> Any:
         grid_of = tokens if maps is None else maps

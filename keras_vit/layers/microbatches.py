@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -85,8 +83,10 @@ def _in_parts(model: keras.Model, size: int) -> Any:
         outputs = _forward(model, x, size)
 
         def gradient(upstream: Tensor, variables: Any = None) -> Any:
-            with _repeated(seeds, before):
-                of_x, sums = _backward(model, x, upstream, size, list(variables or ()))
+            after = [state.value + 0 for state in seeds]
+            _assign(seeds, before)  # the random numbers of the forward pass
+            of_x, sums = _backward(model, x, upstream, size, list(variables or ()))
+            _assign(seeds, after)
             return of_x if variables is None else (of_x, sums)
 
         return outputs, gradient
@@ -161,12 +161,6 @@ def _backward(
     return of_x[: tf.shape(x)[0]], sums
 
 
-@contextlib.contextmanager
-def _repeated(seeds: list[Any], before: list[Tensor]) -> Iterator[None]:
-    """Repeats the random numbers since `before`, and goes on after them."""
-    after = [state.value + 0 for state in seeds]
-    for state, value in zip(seeds, before, strict=True):
-        state.assign(value)
-    yield
-    for state, value in zip(seeds, after, strict=True):
+def _assign(states: list[Any], values: list[Tensor]) -> None:
+    for state, value in zip(states, values, strict=True):
         state.assign(value)

@@ -120,10 +120,8 @@ class PatchEncoder(Layer):
         """
         size = patches.shape[-1]
         grid = [size_of(patches, i) for i in range(1, len(patches.shape) - 1)]
-        x = ops.matmul(
-            ops.reshape(patches, (-1, size)),
-            ops.reshape(self.projection.kernel, (size, self.width)),
-        )
+        kernel = ops.reshape(self.projection.kernel, (size, self.width))
+        x = ops.matmul(ops.reshape(patches, (-1, size)), kernel)
         x = x + self.projection.bias if self.use_bias else x
         return ops.reshape(x, (-1, *grid, self.width))
 

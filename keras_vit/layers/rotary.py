@@ -64,10 +64,21 @@ class RotaryTable(Layer):
     def call(self, inputs: Tensor) -> Rotation:
         grid = self.grid or grid_of(inputs)
         xp: Any = np if is_known(grid) else ops  # constants of the graph, or tensors
-        before = prefix_angles(self.rope, self.head_dim, self.num_prefix_tokens, self.num_registers)
+        before = self._prefix_angles()
         angles = rotary_angles(self.rope, grid, self.head_dim, xp)
         angles = xp.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
         return ops.convert_to_tensor(xp.cos(angles)), ops.convert_to_tensor(xp.sin(angles))
+
+    def _prefix_angles(self) -> np.ndarray:
+        """Angles of the tokens before the patches: 0, except for rotated registers."""
+        angles = np.zeros((self.num_prefix_tokens, self.head_dim // 2), "float32")
+        base = self.rope.register_base
+        if base is not None:
+            side = math.isqrt(self.num_registers)
+            own = dataclasses.replace(self.rope, base=base, reference_grid=None)
+            registers = rotary_angles(own, (side, side), self.head_dim)
+            angles[self.num_prefix_tokens - self.num_registers :] = registers
+        return angles
 
     def compute_output_spec(self, inputs: Tensor) -> Rotation:
         patches = inputs.shape[1:3] if self.grid is None else self.grid
@@ -102,28 +113,6 @@ def rotary_angles(rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, x
     turn = np.float32(2 * np.pi if rope.coordinates == "centered" else 1)
     angles = turn * places[:, :, None] / periods  # (N, 2, head_dim / 4)
     return xp.reshape(angles, (-1, head_dim // 2))
-
-
-def prefix_angles(
-    rope: RotaryPositions, head_dim: int, num_prefix_tokens: int, num_registers: int
-) -> np.ndarray:
-    """Angles of the tokens before the patches: 0, except for rotated registers.
-
-    Args:
-        rope: As for `rotary_angles`, and so is `head_dim`.
-        head_dim: See there.
-        num_prefix_tokens: Tokens before the patches, registers last.
-        num_registers: How many of these are registers.
-
-    Returns:
-        float32 array of shape `(num_prefix_tokens, head_dim / 2)`.
-    """
-    angles = np.zeros((num_prefix_tokens, head_dim // 2), "float32")
-    if rope.register_base is not None:
-        side = math.isqrt(num_registers)
-        own = dataclasses.replace(rope, base=rope.register_base, reference_grid=None)
-        angles[num_prefix_tokens - num_registers :] = rotary_angles(own, (side, side), head_dim)
-    return angles
 
 
 def _coordinates(rope: RotaryPositions, size: Any, axis: int, xp: Any) -> Any:

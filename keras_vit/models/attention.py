@@ -126,16 +126,14 @@ class Attention:
         scores = block.attention_scores(tokens[index], self._rotation)
         return ops.cast(scores, "float32")
 
-    def output_weights(self, tokens: list[Tensor]) -> Tensor:
+    def output_weights(self, tokens: list[Tensor], index: int = 0) -> Tensor:
         """Weight of each output token in attention maps, float32 of shape `(B, T)`; rows sum to 1.
 
         1 for the token that is the input of the head, the first of several. With other poolings: 1
-        for the class token, or the mean of the patches if there is no class token.
+        for the class token, or the mean of the patches if there is no class token. `index` is that
+        of another pooling layer.
         """
-        return self._weights_of(self._pooling, tokens)
-
-    def _weights_of(self, pooling: keras.layers.Layer | None, tokens: list[Tensor]) -> Tensor:
-        """The weights of one pooling layer in place of all: see `output_weights`."""
+        pooling = self._poolings[index]
         batch, num_tokens, _ = tokens[0].shape
         share = np.zeros((batch, num_tokens), "float32")
         if isinstance(pooling, TokenPooling):
@@ -154,7 +152,7 @@ class Attention:
         layers, two for `pooling="token_gap"` and for a distillation token.
         """
         if not isinstance(self._pooling, AttentionPooling):
-            rows = [self._weights_of(x, tokens) for x in self._poolings]
+            rows = [self.output_weights(tokens, index) for index in range(len(self._poolings))]
             return ops.mean(ops.stack(rows), axis=0)
         _, scores = self._pooling(tokens[-1], return_attention_scores=True)  # (B, A, 1, T)
         return ops.mean(ops.cast(scores, "float32"), axis=1)[:, 0]

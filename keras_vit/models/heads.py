@@ -55,12 +55,11 @@ def functional_model(
     Only a model that starts at `images` remembers its configuration: with other layers before
     them, its images are not those of the configuration.
     """
-    if isinstance(images, dict):
-        return with_config(Model(images, outputs, name=name), config)
-    inputs = keras.utils.get_source_inputs(images)
-    if len(inputs) == 1 and inputs[0] is images:
-        return with_config(Model(images, outputs, name=name), config)
-    return Model(inputs[0] if len(inputs) == 1 else inputs, outputs, name=name)
+    inputs = images if isinstance(images, dict) else keras.utils.get_source_inputs(images)
+    if len(inputs) == 1 and not isinstance(inputs, dict):
+        inputs = inputs[0]
+    model = Model(inputs, outputs, name=name)
+    return with_config(model, config) if inputs is images else model
 
 
 def preprocess(images: Tensor, config: ViTConfig | ResNetConfig) -> Tensor:

@@ -111,9 +111,7 @@ def train_segmenter(
     say(load_run(folder))
 
 
-def _find_classes(
-    run: SegmentSettings,
-) -> tuple[list[str], list[Colour] | None, SegmentSettings]:
+def _find_classes(run: SegmentSettings) -> tuple[list[str], list[Colour] | None, SegmentSettings]:
     """Names of the classes, their colours if masks need them, and the settings of the masks.
 
     Without a file of classes they are the values of the masks. Values of 64 and more, as of masks

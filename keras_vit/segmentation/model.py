@@ -157,9 +157,8 @@ def _fuse_dpt(
     for index in reversed(range(len(levels))):
         x = levels[index]
         if fused is not None:
-            x = keras.layers.Add(name=f"dpt_add_{index}")(
-                [fused, _residual(x, f"dpt_skip_{index}")]
-            )
+            skip = _residual(x, f"dpt_skip_{index}")
+            x = keras.layers.Add(name=f"dpt_add_{index}")([fused, skip])
         x = _residual(x, f"dpt_fuse_{index}")
         size = levels[index - 1].shape[1:3] if index else (2 * x.shape[1], 2 * x.shape[2])
         x = ResizeMaps(tuple(size), "align_corners", name=f"dpt_up_{index}")(x)
@@ -186,9 +185,8 @@ def _reassemble(
         )
         x = resample(x)
     elif factor < 1:
-        x = keras.layers.ZeroPadding2D(1, data_format=_LAST, name=f"{name}_pad")(
-            x
-        )  # as PyTorch pads
+        # As PyTorch pads.
+        x = keras.layers.ZeroPadding2D(1, data_format=_LAST, name=f"{name}_pad")(x)
         x = _conv(x.shape[-1], 3, f"{name}_resample", strides=2, padding="valid")(x)
     return _conv(channels, 3, f"{name}_project", use_bias=False)(x)
 
