@@ -176,9 +176,8 @@ def pixel_classifier(model: Model, classes: int) -> Model:
         A functional `keras_vit.Model` from images to float32 logits of shape `(B, classes)`.
     """
     check_positive("classes", classes)
-    tokens, logits, colors = (
-        model.get_layer(name).output for name in ("encoder_norm", "pixel_logits", "palette")
-    )
+    layers = map(model.get_layer, ("encoder_norm", "pixel_logits", "palette"))
+    tokens, logits, colors = (layer.output for layer in layers)
     masks = {}
     if "pixel_mask" in [layer.name for layer in model.layers]:
         masks["masked"] = model.get_layer("pixel_mask").output[1]

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.checks import check_positive
 from keras_vit.layers.causal import CausalBlock
+from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.model import Model
 
 _FIRST = "start_token"
@@ -138,7 +139,7 @@ class _Sampling(keras.layers.Layer):
         self.network = model
         self.temperature = temperature
 
-    def call(self, colors: keras.KerasTensor, chances: keras.KerasTensor) -> keras.KerasTensor:
+    def call(self, colors: Tensor, chances: Tensor) -> Tensor:
         find = self.network.get_layer
         blocks = [layer for layer in self.network.layers if isinstance(layer, CausalBlock)]
         embed, positions = find("token_embedding"), find("position_embedding").table()
@@ -165,7 +166,7 @@ class _Sampling(keras.layers.Layer):
         start = (0, colors, first, [(empty, empty)] * len(blocks))
         return ops.while_loop(lambda index, *_: index < num_tokens, draw, start)[1]
 
-    def _choose(self, logits: keras.KerasTensor, chance: keras.KerasTensor) -> keras.KerasTensor:
+    def _choose(self, logits: Tensor, chance: Tensor) -> Tensor:
         """Colours `(B,)` of logits `(B, K)`: where the cumulative probability passes `chance`."""
         if self.temperature == 0:
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
@@ -173,9 +174,7 @@ class _Sampling(keras.layers.Layer):
         passed = ops.sum(ops.cast(shares <= chance * shares[:, -1:], "int32"), axis=-1)
         return ops.minimum(passed, logits.shape[-1] - 1)
 
-    def compute_output_spec(
-        self, colors: keras.KerasTensor, chances: keras.KerasTensor
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, colors: Tensor, chances: Tensor) -> Tensor:
         return keras.KerasTensor(colors.shape, dtype="int32")
 
 

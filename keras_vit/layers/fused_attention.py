@@ -94,6 +94,5 @@ def fusion_pays(queries: Tensor) -> bool:
     if _jax_platform() != "gpu":
         return _jax_platform() != "cpu"
     _, num_heads, num_tokens, head_dim = queries.shape
-    return _cudnn_takes(
-        num_tokens, num_heads, head_dim, keras.backend.standardize_dtype(queries.dtype)
-    )
+    dtype = keras.backend.standardize_dtype(queries.dtype)
+    return _cudnn_takes(num_tokens, num_heads, head_dim, dtype)

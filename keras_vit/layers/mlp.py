@@ -74,9 +74,8 @@ def _gelu_with_gradient(
 
     @tf.custom_gradient
     def gelu(x: Any) -> tuple[Any, Callable[[Any], Any]]:
-        y, derivative = value_and_derivative(
-            tf.cast(x, keras.backend.result_type(dtype, "float32"))
-        )
+        x = tf.cast(x, keras.backend.result_type(dtype, "float32"))
+        y, derivative = value_and_derivative(x)
         derivative = tf.cast(derivative, dtype)
         return tf.cast(y, dtype), lambda dy: dy * derivative
 

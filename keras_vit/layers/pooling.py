@@ -167,13 +167,12 @@ class AttentionPooling(Layer):
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
+        parts = ops.split(pairs, 2, axis=-1)
         query = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         if self.mlp_dim is not None:
             query = self.query(query)
         queries = split_heads(query, 1, self.num_heads)  # (1, A, 1, d)
-        keys, values = (
-            split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
-        )
+        keys, values = (split_heads(part, num_tokens, self.num_heads) for part in parts)
         added = mask = None
         if sizes is not None and keras.backend.standardize_dtype(sizes.dtype) == "bool":
             mask = sizes[:, None, None]

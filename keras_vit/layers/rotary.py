@@ -148,7 +148,5 @@ def rotate(x: Tensor, rotation: Rotation, interleaved: bool) -> Tensor:
     else:
         first, second = ops.split(rotated, 2, axis=-1)
     cosine, sine = rotation
-    rotated = ops.concatenate(
-        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
-    )
-    return ops.cast(rotated, x.dtype)
+    halves = [first * cosine - second * sine, second * cosine + first * sine]
+    return ops.cast(ops.concatenate(halves, axis=-1), x.dtype)

@@ -189,13 +189,11 @@ class AddPositionEmbedding(Layer):
             for old, new in zip(self.grid, grid, strict=True)
         )
         if self.kind == "learned_2d":
-            return self._joined(
-                ops.matmul(rows, self.rows), ops.matmul(columns, self.columns), grid
-            )
-        prefix = self.embedding[:, : self.num_prefix_tokens]
-        cells = ops.reshape(
-            self.embedding[:, self.num_prefix_tokens :], (self.grid[0], self.grid[1] * width)
-        )
+            rows, columns = ops.matmul(rows, self.rows), ops.matmul(columns, self.columns)
+            return self._joined(rows, columns, grid)
+        count = self.num_prefix_tokens
+        prefix, cells = self.embedding[:, :count], self.embedding[:, count:]
+        cells = ops.reshape(cells, (self.grid[0], self.grid[1] * width))
         cells = ops.reshape(ops.matmul(rows, cells), (-1, self.grid[1], width))
         cells = ops.matmul(columns, cells)  # (rows, columns, D)
         return ops.concatenate([prefix, ops.reshape(cells, (1, -1, width))], axis=1)

@@ -59,9 +59,8 @@ def build_resnet(
 
 def add_stem(x: Tensor, stem: ResNetStem) -> Tensor:
     """The ResNet of a hybrid on images: layers `stem_root`, `stem_stage_1` and on."""
-    x = StemRoot(
-        _FILTERS * stem.width_factor, stem.norm_epsilon, stem.standardization, name="stem_root"
-    )(x)
+    filters = _FILTERS * stem.width_factor
+    x = StemRoot(filters, stem.norm_epsilon, stem.standardization, name="stem_root")(x)
     return add_stages(x, stem, pre_activation=False, prefix="stem_")
 
 

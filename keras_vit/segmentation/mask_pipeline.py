@@ -57,11 +57,10 @@ class MaskAugmentation:
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"`scale` must be positive, the least first. Received: {self.scale}.")
-        for field in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ValueError(f"`{field}` must be in [0, 1]. Received: {getattr(self, field)}.")
-        if not 0 <= self.hue <= 0.5:
-            raise ValueError(f"`hue` must be in [0, 0.5]. Received: {self.hue}.")
+        for field, most in {"brightness": 1, "contrast": 1, "saturation": 1, "hue": 0.5}.items():
+            value = getattr(self, field)
+            if not 0 <= value <= most:
+                raise ValueError(f"`{field}` must be in [0, {most}]. Received: {value}.")
 
 
 def mask_batches(

@@ -121,9 +121,8 @@ def _decode_grey(data: Any, name: str) -> Any:
     header = tf.io.decode_raw(data, tf.uint8, fixed_length=_HEADER)  # zeros after fewer bytes
     sides = tf.cast(tf.reshape(header[16:24], (2, 4)), tf.int64) * _BIG_ENDIAN
     width, height = tf.unstack(tf.reduce_sum(sides, -1))
-    is_grey = tf.reduce_all(header[:4] == list(b"\x89PNG")) & tf.reduce_all(
-        header[24:] == (8, GREY)
-    )
+    is_png = tf.reduce_all(header[:4] == list(b"\x89PNG"))
+    is_grey = is_png & tf.reduce_all(header[24:] == (8, GREY))
     problem = (
         f"A mask of {name} is no grey PNG of 8 bits. Decode it in `parse`, to integers (h, w)."
     )

@@ -145,9 +145,8 @@ def read_masks(
     name = os.fspath(images)
     report_problems(problems, "error", name, len(every))
     warn_of_small_range([image for image, _ in found], name)
-    items = tuple(
-        np.array(list(map(os.fspath, column)), object) for column in zip(*found, strict=True)
-    )
+    columns = zip(*found, strict=True)
+    items = tuple(np.array(list(map(os.fspath, column)), object) for column in columns)
     read = file_loader([image for image, _ in found], max_pixels)
     if colors is None:
         table = value_table(len(names), first_value, ignored)

@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.layer import Tensor
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.graph import single_input, walk_layers
 from keras_vit.models.pyramid import (
@@ -123,7 +124,7 @@ def _conv(filters: int, kernel: int, name: str, **options: Any) -> keras.layers.
     return keras.layers.Conv2D(filters, kernel, name=name, **options)
 
 
-def _join(maps: dict[str, keras.KerasTensor], channels: int | None) -> keras.KerasTensor:
+def _join(maps: dict[str, Tensor], channels: int | None) -> Tensor:
     """Concatenates maps at the size of the finest, each projected to `channels` if given."""
     finest = tuple(max(x.shape[axis] for x in maps.values()) for axis in (1, 2))
     parts = []
@@ -138,9 +139,7 @@ def _join(maps: dict[str, keras.KerasTensor], channels: int | None) -> keras.Ker
     return keras.layers.Concatenate(name="segmentation_maps")(parts)
 
 
-def _fuse_dpt(
-    maps: list[keras.KerasTensor], tokens: list[keras.KerasTensor], channels: int
-) -> keras.KerasTensor:
+def _fuse_dpt(maps: list[Tensor], tokens: list[Tensor], channels: int) -> Tensor:
     """Reassembles four maps at four sizes, and fuses them from coarse to fine."""
     if len(maps) != len(_DPT_FACTORS):
         raise ValueError(f'The "dpt" head reads four blocks. Received: {len(maps)}.')
@@ -166,9 +165,7 @@ def _fuse_dpt(
     return fused
 
 
-def _reassemble(
-    x: keras.KerasTensor, token: keras.KerasTensor | None, index: int, channels: int
-) -> keras.KerasTensor:
+def _reassemble(x: Tensor, token: Tensor | None, index: int, channels: int) -> Tensor:
     """Joins the class token to a map, and resamples it; sections 3 and A of the paper."""
     name, width, factor = f"dpt_{index}", x.shape[-1], _DPT_FACTORS[index]
     if token is not None:
@@ -191,7 +188,7 @@ def _reassemble(
     return _conv(channels, 3, f"{name}_project", use_bias=False)(x)
 
 
-def _residual(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+def _residual(x: Tensor, name: str) -> Tensor:
     """A residual convolution unit of RefineNet (https://arxiv.org/abs/1611.06612).
 
     With batch norm, as the authors' models for segmentation (isl-org/DPT, `DPTSegmentationModel`).
