@@ -110,10 +110,8 @@ def build_detector(
         layer.dtype_policy = keras.DTypePolicy("float32")
     # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, and its
     # kernels have five times the paper's deviation, so that the first loss is about 300.
-    for head, bias in (
-        (detector.box_head, 0.0),
-        (detector.classification_head, -math.log((1 - _PRIOR) / _PRIOR)),
-    ):
+    prior = -math.log((1 - _PRIOR) / _PRIOR)
+    for head, bias in ((detector.box_head, 0.0), (detector.classification_head, prior)):
         for layer in (*head.conv_layers, head.prediction_layer):
             layer.kernel.assign(keras.random.normal(layer.kernel.shape, stddev=_STDDEV))
         variable = head.prediction_layer.bias

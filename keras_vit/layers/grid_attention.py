@@ -94,10 +94,9 @@ class GridAttention(Layer):
             self.column_scores = self.add_weight(name="column_scores", shape=(size, heads))
         self.value = build_dense(self, "value", heads * width, width)
         self.output_projection = build_dense(self, "output", width, width)
-        self.attention_dropout = keras.layers.Dropout(
-            self.attention_dropout_rate, dtype=self.dtype_policy
-        )
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        policy = self.dtype_policy
+        self.attention_dropout = keras.layers.Dropout(self.attention_dropout_rate, dtype=policy)
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=policy)
         # From patch to patch: rows and columns between them.
         place = np.stack(np.divmod(np.arange(num_tokens), columns), axis=-1)  # (T, 2)
         self._offsets = place[None] - place[:, None]  # (T, T, 2)
@@ -136,15 +135,17 @@ class GridAttention(Layer):
         queries, keys = (split_heads(p, num_tokens, self.num_heads) for p in ops.split(x, 2, -1))
         queries = queries * queries.shape[-1] ** -0.5  # (B, A, T, d)
         logits = ops.matmul(queries, ops.transpose(keys, (0, 1, 3, 2)))
-        half = tables[0].shape[-1]
+        half, columns = tables[0].shape[-1], self.grid[1]
+        sides = (slice(None, None, columns), slice(columns))  # a patch of each row, and column
         for i, part in enumerate((queries[..., :half], queries[..., half:])):
-            near = ops.take(tables[i], self._between(i), axis=0)  # (T, rows or columns, d / 2)
+            between = self._indices(i)[:, sides[i]]
+            near = ops.take(tables[i], between, axis=0)  # (T, rows or columns, d / 2)
             # For each patch the product of its queries, of all images and heads, with its rows.
             part = ops.reshape(ops.transpose(part, (2, 0, 1, 3)), (num_tokens, -1, half))
             products = ops.matmul(part, ops.transpose(near, (0, 2, 1)))  # (T, B * A, k)
             products = ops.reshape(products, (num_tokens, -1, self.num_heads, near.shape[1]))
             products = ops.transpose(products, (1, 2, 0, 3))  # (B, A, T, k)
-            products = ops.repeat(products, self.grid[1], axis=-1) if i == 0 else ops.tile(
+            products = ops.repeat(products, columns, axis=-1) if i == 0 else ops.tile(
                 products, (1, 1, 1, self.grid[0]))  # fmt: skip
             logits = logits + products
         return logits
@@ -152,11 +153,6 @@ class GridAttention(Layer):
     def _indices(self, axis: int) -> np.ndarray:
         """Row of the table of an axis, for every two patches: integers of shape `(T, T)`."""
         return self._offsets[..., axis] + self.grid[axis] - 1
-
-    def _between(self, axis: int) -> np.ndarray:
-        """The same from every patch to every row or column of the grid."""
-        columns = self.grid[1]
-        return self._indices(axis)[:, ::columns] if axis == 0 else self._indices(axis)[:, :columns]
 
     def count_costs(self, tokens_shape: Shape) -> Cost:
         """Cost for one image."""

@@ -72,13 +72,8 @@ class TokenMerging(Layer):
         places = order * 2 + seekers.start
         seeking, seeking_sizes = _take(tokens, places), _take(sizes, places)  # (B, S, D), (B, S)
         kept = places.shape[1] - merged
-        found, found_sizes = _join(
-            tokens[:, others],
-            sizes[:, others],
-            seeking[:, kept:],
-            seeking_sizes[:, kept:],
-            partners,
-        )
+        joining = (seeking[:, kept:], seeking_sizes[:, kept:], partners)
+        found, found_sizes = _join(tokens[:, others], sizes[:, others], *joining)
         return (
             _concatenate([tokens[:, :prefix], seeking[:, :kept], found]),
             _concatenate([sizes[:, :prefix], seeking_sizes[:, :kept], found_sizes]),

@@ -136,17 +136,15 @@ class MLP(Layer):
         self.norm_epsilon = norm_epsilon
 
     def build(self, tokens_shape: Shape) -> None:
-        width = tokens_shape[-1]
+        width, policy = tokens_shape[-1], self.dtype_policy
         units = 2 * self.hidden_dim if self.swiglu else self.hidden_dim
         self.hidden = self._build_dense("hidden", width, units)
         if self.inner_norm:
-            self.norm = make_norm(
-                self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
-            )
+            self.norm = make_norm(self.norm_kind, self.norm_epsilon, dtype=policy, name="norm")
             self.norm.build((None, self.hidden_dim))
         self.output_projection = self._build_dense("output", self.hidden_dim, width)
-        self.hidden_dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        self.hidden_dropout = keras.layers.Dropout(self.dropout_rate, dtype=policy)
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=policy)
 
     def _build_dense(self, name: str, input_dim: int, units: int) -> Dense:
         start = keras.initializers.RandomNormal(stddev=1e-6)  # as official

@@ -152,11 +152,10 @@ class AttentionPooling(Layer):
         self.output_projection = dense("output", width)
         if self.mlp_dim is None:
             return
-        self.norm = make_norm(
-            self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
-        )
+        policy = self.dtype_policy
+        self.norm = make_norm(self.norm_kind, self.norm_epsilon, dtype=policy, name="norm")
         self.norm.build((None, 1, width))
-        self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
+        self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))
 
     def call(
