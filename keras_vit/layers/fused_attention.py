@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
@@ -28,9 +28,7 @@ def fused_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _cudnn_attention(
-    queries: Any, keys: Any, values: Any, kernel: Literal["xla", "cudnn"] = "cudnn"
-) -> Any:
+def _cudnn_attention(queries: Any, keys: Any, values: Any) -> Any:
     """Attention of `(B, T, A, d)` by cuDNN, through JAX.
 
     For gradients, JAX takes an even number of tokens alone, and Keras then computes all scores: an
@@ -44,14 +42,8 @@ def _cudnn_attention(
         lengths = jax.numpy.full((batch,), num_tokens, "int32")
         one_token = ((0, 0), (0, 1), (0, 0), (0, 0))
         queries, keys, values = (jax.numpy.pad(x, one_token) for x in (queries, keys, values))
-    x = jax.nn.dot_product_attention(
-        queries,
-        keys,
-        values,
-        query_seq_lengths=lengths,
-        key_value_seq_lengths=lengths,
-        implementation=kernel,
-    )
+    known: dict[str, Any] = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
+    x = jax.nn.dot_product_attention(queries, keys, values, implementation="cudnn", **known)
     return x[:, :num_tokens]
 
 

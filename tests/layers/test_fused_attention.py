@@ -56,7 +56,7 @@ def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, mo
 
     def counted(queries, *args, **options):
         counts.append(queries.shape[1])
-        return kernel(queries, *args, **options)
+        return kernel(queries, *args, **{**options, "implementation": "xla"})
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
     parts = np.random.default_rng(0).normal(size=(3, 2, num_tokens, 3, 8)).astype("float32")
@@ -71,10 +71,11 @@ def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, mo
 
         return [function(*parts), *jax.grad(total)(tuple(parts))]
 
-    received = results(lambda *parts: fused_attention._cudnn_attention(*parts, kernel="xla"))
+    received = results(lambda *parts: fused_attention._cudnn_attention(*parts))
     for value, expected in zip(received, results(plain), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=2e-5)
     assert set(counts) == {num_tokens + num_tokens % 2}
+    monkeypatch.undo()
     assert not fused_attention._cudnn_takes(num_tokens, 3, 8, "bfloat16")  # on a processor
 
 
