@@ -19,6 +19,7 @@ from keras_vit.models.attention import (
     rotation_of,
 )
 from keras_vit.models.graph import (
+    Chain,
     calls_of,
     find_blocks,
     find_layer,
@@ -155,7 +156,7 @@ def as_grid(x: Tensor, geometry: Geometry) -> Tensor:
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], Tensor]:
+def find_output(model: keras.Model, name: str) -> tuple[Chain, Tensor]:
     """Finds the output of a layer by name, and the models that contain it."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name
@@ -175,9 +176,7 @@ def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...],
     return chain, call.outputs[0]
 
 
-def _name_error(
-    model: keras.Model, name: str, matches: list[tuple[tuple[keras.Model, ...], keras.Layer]]
-) -> str:
+def _name_error(model: keras.Model, name: str, matches: list[tuple[Chain, keras.Layer]]) -> str:
     if matches:
         paths = ["/".join([*(m.name for m in chain), x.name]) for chain, x in matches]
         return f"{name!r} is the name of {len(matches)} layers: {', '.join(paths)}. Pass one path."

@@ -13,6 +13,7 @@ from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import call_of, every_call_of, run_graph
 
+Chain = tuple[keras.Model, ...]  # a model and models inside it, outermost first
 # Layers and operations, in lower case, after which probabilities are probabilities.
 _KEEPS_VALUES = {
     "activation", "averagepooling2d", "cast", "cropping2d", "dropout", "flatten", "getitem",
@@ -21,9 +22,7 @@ _KEEPS_VALUES = {
 }  # fmt: skip
 
 
-def walk_layers(
-    model: keras.Model, chain: tuple[keras.Model, ...] = ()
-) -> Iterator[tuple[tuple[keras.Model, ...], keras.layers.Layer]]:
+def walk_layers(model: keras.Model, chain: Chain = ()) -> Iterator[tuple[Chain, keras.Layer]]:
     """Iterates over all layers, each with the models that contain it, outermost first."""
     chain = (*chain, model)
     for layer in model.layers:
@@ -85,7 +84,7 @@ def find_layer(model: keras.Model, kind: type) -> Any:
     return next((layer for _, layer in walk_layers(model) if isinstance(layer, kind)), None)
 
 
-def find_blocks(model: keras.Model) -> tuple[tuple[keras.Model, ...], list[TransformerBlock]]:
+def find_blocks(model: keras.Model) -> tuple[Chain, list[TransformerBlock]]:
     """Finds the blocks of the first model that has any, and the models that contain it."""
     found = [(chain, x) for chain, x in walk_layers(model) if isinstance(x, TransformerBlock)]
     if not found:
@@ -103,9 +102,6 @@ def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
     A layer can be in several graphs, and `layer.output` is the output in the first of them.
     """
     return {operation: calls[0] for operation, calls in every_call_of(model).items()}
-
-
-Chain = tuple[keras.Model, ...]
 
 
 def in_one_graph(model: keras.Model, wanted: Sequence[tuple[Chain, Any]]) -> list[Any]:
@@ -145,7 +141,7 @@ def in_one_graph(model: keras.Model, wanted: Sequence[tuple[Chain, Any]]) -> lis
     return [found[chain[1:], id(x)] if chain[1:] else known[id(x)] for chain, x in wanted]
 
 
-def connect(chain: tuple[keras.Model, ...], tensors: list[Any]) -> Model:
+def connect(chain: Chain, tensors: list[Any]) -> Model:
     """Builds a model from the input of the outermost model to tensors of the innermost."""
     return Model(single_input(chain[0]), in_one_graph(chain[0], [(chain, x) for x in tensors]))
 
