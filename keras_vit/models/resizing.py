@@ -61,10 +61,9 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
             f"{model.name!r}. Resize what it was built on, then build it again."
         )
     config = with_size(old, image_size)
+    build: Any = build_vit if isinstance(config, ViTConfig) else build_resnet
     with made_like(model):
-        new = build_vit(config, model.name) if isinstance(config, ViTConfig) else build_resnet(
-            config, model.name
-        )  # fmt: skip
+        new = build(config, model.name)
         copy_weights(model, new)
     return new
 
