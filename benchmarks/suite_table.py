@@ -72,7 +72,7 @@ def table(rows: list[dict]) -> list[str]:
 
 
 _PREDICT = ("keras_vit predict", "keras_vit fit", "keras_vit fit train.AdamW")
-_SAVED = tuple(f"keras_vit saved_model{kind}" for kind in ("", " xla", " constants"))
+_SAVED = tuple(f"keras_vit saved_model{kind}" for kind in ("", " xla"))
 
 # Columns of the summary: contestants, of whom the fastest counts.
 COLUMNS = {

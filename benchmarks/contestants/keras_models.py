@@ -14,7 +14,6 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 SAVED_MODELS: dict[str, dict[str, Any]] = {
     "saved_model": {},
     "saved_model_xla": {"jit_compile": True},
-    "saved_model_constants": {"constant_weights": True},
 }
 LOOSE = 100.0  # the suite compares answers itself
 

@@ -62,13 +62,6 @@ CONTESTANTS = {
     "keras_vit saved_model xla": Contestant(
         "ours", KERAS, "saved_model_xla", file="saved_model_xla_{precision}"
     ),
-    "keras_vit saved_model constants": Contestant(
-        "ours",
-        KERAS,
-        "saved_model_constants",
-        precisions=("bfloat16",),
-        file="saved_model_constants_{precision}",
-    ),
     "keras_vit fit": Contestant("ours", KERAS, "fit", ("train",)),
     "keras_vit fit graph": Contestant(
         "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)

@@ -111,7 +111,6 @@ FORMATS = {
             runtimes={
                 "graph": Runtime(_HALF),
                 "xla": Runtime(("float32", "bfloat16"), _COMPILED),
-                "constants": Runtime(("bfloat16",), {"constant_weights": True}),
             },
             program="TensorFlow",
             platform="tensorflow_savedmodel",

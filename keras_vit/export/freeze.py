@@ -1,4 +1,4 @@
-"""Weights of exports in the precision that they are read in: variables, stacks or constants."""
+"""Weights of exports in the precision that they are read in: variables or stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from keras_vit.export.inference import Inference
 if TYPE_CHECKING:
     from tensorflow.types.experimental import ConcreteFunction
 
-MAX_BYTES = 1_900_000_000  # a SavedModel's graph is one protocol buffer, of less than 2 GB
 _ALIGNMENT = 64  # bytes; a slice that begins elsewhere is copied
 _SMALL = 4096  # bytes; a copy of so few takes less than a microsecond
 
@@ -37,28 +36,6 @@ def weights_as_read(inference: Inference, function: ConcreteFunction) -> list[tf
         else tf.Variable(tf.cast(variable, dtype), trainable=False)
         for variable in inference.variables
     ]
-
-
-def constants_of(weights: Sequence[tf.Variable], advice: str) -> list[Any]:
-    """Reads variables into arrays, which a traced function holds as constants.
-
-    Args:
-        weights: The variables.
-        advice: What to do if they are too large, for the error message.
-
-    Returns:
-        Arrays.
-
-    Raises:
-        ValueError: If they are too large for one graph.
-    """
-    size = sum(weight.shape.num_elements() * weight.dtype.size for weight in weights)
-    if size > MAX_BYTES:
-        raise ValueError(
-            f"A graph can hold {MAX_BYTES / 1e9:.1f} GB of constants. Received: weights of "
-            f"{size / 1e9:.1f} GB. {advice}"
-        )
-    return [weight.numpy() for weight in weights]
 
 
 def stack_equal(

@@ -15,7 +15,7 @@ from keras_vit.checks import check_choice, check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
-from keras_vit.export.freeze import constants_of, stack_equal, weights_as_read, with_weights
+from keras_vit.export.freeze import stack_equal, weights_as_read, with_weights
 from keras_vit.export.inference import (
     POLICIES,
     Inference,
@@ -64,7 +64,6 @@ def export_saved_model(
     warmup_batch_sizes: Sequence[int] = (1,),
     jit_compile: bool = False,
     max_pixels: int = MAX_PIXELS,
-    constant_weights: bool = False,
     verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model as a numbered version for TensorFlow Serving, and checks it.
@@ -111,9 +110,6 @@ def export_saved_model(
             the signature `plain`.
         max_pixels: Height times width above which an encoded image counts as unreadable. It is
             refused before it is decoded, so that a small file cannot take gigabytes of memory.
-        constant_weights: Whether weights are constants of the graph, which oneDNN arranges once and
-            not in every call: faster with few images, without XLA. TensorFlow copies constants: a
-            process that loads the version takes memory of 12 to 25 times its size.
         verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
@@ -122,8 +118,7 @@ def export_saved_model(
     Raises:
         FileExistsError: If the version exists.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, the number of labels is wrong, or constant
-            weights are too large or asked for with `jit_compile`.
+        ValueError: If the model cannot be exported, or the number of labels is wrong.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
@@ -139,11 +134,6 @@ def export_saved_model(
         check_positive("warmup_batch_sizes", size)
     if version is not None:
         _check_version(version)
-    if constant_weights and jit_compile:
-        raise ValueError(
-            "Constant weights are for versions without XLA. Received: constant_weights=True with "
-            "jit_compile=True. Leave one of them out."
-        )
     inference = prepare(model, precision, preprocessing, activation, any_size=True, any_aspect=True)
     if inference.takes_patches and jit_compile:
         raise ValueError(
@@ -160,7 +150,7 @@ def export_saved_model(
     progress = Progress("export as SavedModel", 3, "steps", verbose)
     with write_atomically(destination) as unfinished, progress:
         progress.step("computing the model's outputs")
-        module = ServingModule(inference, labels, top_k, jit_compile, max_pixels, constant_weights)
+        module = ServingModule(inference, labels, top_k, jit_compile, max_pixels)
         reference = prepare(
             model, "float32", preprocessing, activation, any_size=True, any_aspect=True
         )
@@ -216,7 +206,6 @@ class ServingModule(tf.Module):
         jit_compile: Whether XLA compiles the model. Decoding has no fixed shapes and is never
             compiled.
         max_pixels: Height times width above which an encoded image is refused.
-        constant_weights: Whether weights are constants of the graph in place of variables.
         read: Reads the values of `inference.variables`, in float32, from variables that the caller
             saves; `None` saves them with this module.
     """
@@ -228,25 +217,19 @@ class ServingModule(tf.Module):
         top_k: int,
         jit_compile: bool = False,
         max_pixels: int = MAX_PIXELS,
-        constant_weights: bool = False,
         read: Callable[[], list[tf.Tensor]] | None = None,
     ):
         super().__init__()
         self._inference = inference
-        spec = inference.inputs()
         weights = inference.variables
         self.weights: list[tf.Variable] = []  # an attribute, so that they are saved
-        if inference.is_half or constant_weights:
-            weights = weights_as_read(inference, _concrete(inference, spec))
+        if inference.is_half:
+            weights = weights_as_read(inference, _concrete(inference, inference.inputs()))
+        if read is None:
+            self.weights, read = stack_equal(weights)
         # All signatures call this function, so the file holds the graph of the model once. Such
         # functions are not attributes themselves: TensorFlow would save each as one more function.
-        if constant_weights:
-            constants = constants_of(weights, "Leave `constant_weights` out.")
-            plain = by_xla = _concrete(with_weights(inference, constants), spec)
-        else:
-            if read is None:
-                self.weights, read = stack_equal(weights)
-            plain, by_xla = _functions(inference, weights, read, jit_compile)
+        plain, by_xla = _functions(inference, weights, read, jit_compile)
         self._run_plain = lambda pixels: plain(pixels)
         self._run = lambda pixels: by_xla(pixels)
         self._jit_compile = jit_compile

@@ -47,15 +47,13 @@ from keras_vit.export.verify import (
 from keras_vit.files import write_atomically
 from keras_vit.intervals import drop_interval, wilson_interval
 from keras_vit.progress import Progress, align_columns
-from keras_vit.runtime.processors import memory_bytes
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 _CALIBRATION = 100  # labelled images for int8
 _BATCH = 32  # labelled images that are measured at once
 _KEPT_BYTES = 2**28
 _FIGURES = "export.json"
-_CONSTANTS_GROWTH = 60  # memory of an export of constant weights over their bytes (50 measured)
-# Memory of other exports: of the libraries, and over the bytes of the weights in float32. LiteRT
+# Memory of exports: of the libraries, and over the bytes of the weights in float32. LiteRT
 # and ONNX in float32 of a ViT-S/14 took 0.9e9 and 9.
 _LIBRARIES, _EXPORT_GROWTH = 1e9, 10
 _PAUSE = 0.1  # seconds: OpenVINO had 0.6 of its speed 20 ms after ONNX Runtime, all of it after 100
@@ -220,10 +218,9 @@ def find_export(
             is half a per cent of all images. Without: the share of the images that get another
             top-1 class than from the model. Without classes, for features and regression: the
             largest difference of an output, relative to its largest value.
-        runtimes: Runtimes to try: `"graph"`, `"xla"` and `"constants"` (a SavedModel, plain, with
-            `jit_compile`, or in bfloat16 with `constant_weights` where memory allows it),
-            `"litert"`, `"onnxruntime"`, `"openvino"`. Those that are not installed are left out,
-            and listed.
+        runtimes: Runtimes to try: `"graph"` and `"xla"` (a SavedModel, plain or with
+            `jit_compile`), `"litert"`, `"onnxruntime"`, `"openvino"`. Those that are not installed
+            are left out, and listed.
         precisions: Precisions to try: `"float32"`, `"bfloat16"`, `"float16"`, `"dynamic"`,
             `"int4"`, `"int8"`. `None` takes all, but without images only float32.
         batch_size: Images of a call.
@@ -511,8 +508,6 @@ class _Search:
         key = f"{format.name} {candidate.float_layers} {sorted(changes.items())}"
         if key in self._written:
             return self._written[key]
-        if "constant_weights" in changes:
-            _check_memory(self._model)
         if candidate.is_calibrated:
             changes |= {"calibration": self._calibration, "float_layers": candidate.float_layers}
         if format.name == "litert":
@@ -627,13 +622,6 @@ def _check_xla(model: keras.Model) -> None:
         raise ValueError(f"XLA may mean something else: {reason}") from reason
     if not is_same:
         raise ValueError("XLA does not check indices that come from images")
-
-
-def _check_memory(model: keras.Model) -> None:
-    """Raises a `ValueError` if constant weights may take most of the memory."""
-    needed = _CONSTANTS_GROWTH * 2 * model.count_params()  # in half precision
-    if needed > memory_bytes() / 2:
-        raise ValueError(f"constant weights may take {needed / 1e9:.0f} GB of memory")
 
 
 def describe_plan(model: keras.Model, what: str) -> str:

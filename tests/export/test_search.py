@@ -134,7 +134,6 @@ def test_all_runtimes_that_are_installed_agree(model, pixels):
             assert candidate.top1_agreement == 1 and candidate.max_difference < 1e-4
     sizes = {each.runtime: each.size for each in tried if each.precision == "bfloat16"}
     assert sizes["graph"] < sizes["xla"]  # which has signatures with and without XLA
-    assert {"constants"} <= sizes.keys()
     best = max(tried, key=lambda candidate: candidate.images_per_second)
     assert found.chosen is best
 
@@ -206,12 +205,6 @@ def test_without_labels_other_classes_count(budget, model, runner_of):
     assert "accuracy" not in str(found) and "4 measured\n" in str(found)
 
 
-def test_constant_weights_are_not_tried_without_memory_for_them(model, pixels, monkeypatch):
-    monkeypatch.setattr(search, "memory_bytes", lambda: 99 * model.count_params())
-    with pytest.raises(ExportMismatchError, match=r"constants in bfloat16 .* may take 0 GB"):
-        find_export(model, pixels, runtimes=("constants",), seconds=0)
-
-
 def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
     calls = []
     monkeypatch.setattr(search.time, "sleep", lambda seconds: calls.append(seconds >= 0.1))
@@ -223,9 +216,9 @@ def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
 
 
 def test_wrong_arguments_are_errors(model, pixels, tmp_path):
-    with pytest.raises(ValueError, match=r"No runtime of \('constants',\).*constants in bfloat16"):
-        find_export(model, runtimes=("constants",))
-    with pytest.raises(ValueError, match=r"There is no runtime `tensorrt`.* All: constants, graph"):
+    with pytest.raises(ValueError, match=r"No runtime of \('litert',\).*graph in bfloat16"):
+        find_export(model, runtimes=("litert",), precisions=("bfloat16",))
+    with pytest.raises(ValueError, match=r"There is no runtime `tensorrt`.* All: graph, litert"):
         find_export(model, pixels, runtimes=("tensorrt",))
     with pytest.raises(ValueError, match=r"`precisions` must be a list of names\. Received: 'i"):
         find_export(model, pixels, precisions="int8")
