@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.inference import Inference, check_address_space
-from keras_vit.export.onnx_graph import Graph, Replacement, fold_constants, rewrite
+from keras_vit.export.onnx_graph import Graph, fold_constants, rewrite
 from keras_vit.runtime.private_names import tf2onnx_optimizers
 
 if TYPE_CHECKING:  # an optional package
@@ -47,54 +48,31 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
         A `Graph` with the input `pixels` of shape `(batch, H, W, C)`, or with `patches` and `grid`.
     """
     check_address_space(inference)
-    function, weights = _trace(inference, outputs)
+    function, arrays = _trace(inference, outputs)
     model = _run_tf2onnx(function, opset)
-    graph = _read(model, {**_captured(function), **weights}, opset)
+    graph = _read(model, arrays, opset)
     results = {x.name: name for x, name in zip(function.outputs, outputs, strict=True)}
     graph.rename(results | {f"{name}:0": name for name in ("pixels", "patches", "grid")})
-    fold_constants(graph, evaluate)
+    fold_constants(graph)
     rewrite(graph, _LAYER_NORM, _layer_norm)
     rewrite(graph, _LAYER_NORM_WITHOUT_CENTER, _layer_norm)
     if opset >= 20:
-        rewrite(graph, _TANH_GELU, _gelu("tanh"))
-        rewrite(graph, _EXACT_GELU, _gelu("none"))
+        rewrite(graph, _TANH_GELU, functools.partial(_gelu, "tanh"))
+        rewrite(graph, _EXACT_GELU, functools.partial(_gelu, "none"))
     _keep_padding_of_pools(graph)
     names = _weight_names(inference.model.variables)
-    graph.rename(dict(zip(weights, names, strict=True)))
+    graph.rename(dict(zip(arrays, names, strict=False)))  # constants of layers come after them
     return graph
-
-
-def evaluate(graph: Graph, names: list[str]) -> list[np.ndarray]:
-    """Runs a graph without inputs in ONNX Runtime."""
-    import onnx
-    import onnxruntime
-
-    for name in names:
-        graph.outputs.append(onnx.helper.make_empty_tensor_value_info(name))
-    sources = list(graph.constants)
-    inputs = [_value_info(name, graph.constants[name]) for name in sources]
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, "constants", inputs, graph.outputs),
-        opset_imports=[onnx.helper.make_opsetid("", graph.opset)],
-        ir_version=8,
-    )
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    return session.run(names, graph.constants)
-
-
-def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    import onnx
-
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 def _trace(
     inference: Inference, outputs: tuple[str, ...]
 ) -> tuple[ConcreteFunction, dict[str, np.ndarray]]:
-    """Traces a function of pixels and weights; returns it, and the weights by tensor name."""
+    """Traces a function of pixels and weights; returns it, and all inputs but the pixels by name.
+
+    Those are the weights, then constants that layers created when they were built: tf2onnx treats
+    them as inputs too.
+    """
     variables = inference.model.variables
     specs = [
         tf.TensorSpec(variable.shape, variable.dtype, f"weight_{index}")
@@ -107,19 +85,10 @@ def _trace(
         return [tf.identity(results[name]) for name in outputs]
 
     concrete = tf.function(function).get_concrete_function(inference.inputs(), *specs)
-    count = len(inference.model.inputs)
-    weights = {
-        tensor.name: np.asarray(variable)
-        for tensor, variable in zip(concrete.inputs[count:], variables, strict=False)  # + captures
-    }
-    return concrete, weights
-
-
-def _captured(function: ConcreteFunction) -> dict[str, np.ndarray]:
-    """Constants that layers created when they were built; tf2onnx treats them as inputs."""
-    count = len(function.inputs) - len(function.captured_inputs)
-    captured = zip(function.inputs[count:], function.captured_inputs, strict=True)
-    return {tensor.name: value.numpy() for tensor, value in captured}
+    tensors = concrete.inputs[len(inference.model.inputs) :]
+    values = [*variables, *concrete.captured_inputs]
+    arrays = {x.name: np.asarray(value) for x, value in zip(tensors, values, strict=True)}
+    return concrete, arrays
 
 
 def _run_tf2onnx(function: ConcreteFunction, opset: int) -> onnx.ModelProto:
@@ -187,9 +156,7 @@ def _read(model: onnx.ModelProto, arrays: dict[str, np.ndarray], opset: int) -> 
     """Reads a graph, and replaces the inputs named in `arrays` by constants."""
     import onnx
 
-    constants = {
-        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer
-    }
+    constants = {x.name: onnx.numpy_helper.to_array(x) for x in model.graph.initializer}
     graph = Graph(
         nodes=list(model.graph.node),
         constants={**constants, **arrays},
@@ -221,14 +188,10 @@ def _layer_norm(
     ]
 
 
-def _gelu(approximation: str) -> Replacement:
-    def replace(graph: Graph, node: onnx.NodeProto, found: dict[str, str]) -> list[onnx.NodeProto]:
-        import onnx
+def _gelu(
+    approximation: str, graph: Graph, node: onnx.NodeProto, found: dict[str, str]
+) -> list[onnx.NodeProto]:
+    import onnx
 
-        return [
-            onnx.helper.make_node(
-                "Gelu", [found["x"]], node.output, node.name, approximate=approximation
-            )
-        ]
-
-    return replace
+    options = {"approximate": approximation}
+    return [onnx.helper.make_node("Gelu", [found["x"]], node.output, node.name, **options)]

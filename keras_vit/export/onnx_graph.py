@@ -73,13 +73,8 @@ class Graph:
 Replacement = Callable[[Graph, "onnx.NodeProto", _Found], "list[onnx.NodeProto] | None"]
 
 
-def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.ndarray]]) -> None:
-    """Constant folding: replaces nodes that read only constants by their results.
-
-    Args:
-        graph: The graph, changed in place.
-        evaluate: Runs a graph without inputs and returns the arrays of the given names.
-    """
+def fold_constants(graph: Graph) -> None:
+    """Constant folding: replaces nodes of a graph that read only constants by their results."""
     folded, known = [], set(graph.constants)
     for node in graph.nodes:
         if all(name in known for name in node.input if name) and node.op_type != "Shape":
@@ -92,13 +87,33 @@ def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.
     names = [name for node in folded for name in node.output if name in read]
     sources = {name for node in folded for name in node.input}
     constants = {name: graph.constants[name] for name in sources if name in graph.constants}
-    arrays = evaluate(Graph(folded, constants, [], [], graph.opset), names)
+    arrays = _evaluate(folded, constants, names, graph.opset)
     graph.constants.update(zip(names, arrays, strict=True))
     graph.nodes = rest
     graph.drop_unused()
 
 
-def rewrite(graph: Graph, pattern: tuple[Any, ...], replace: Replacement) -> int:
+def _evaluate(
+    nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], names: list[str], opset: int
+) -> list[np.ndarray]:
+    """Computes tensors from constants in ONNX Runtime."""
+    import onnx
+    import onnxruntime
+
+    helper = onnx.helper
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in constants.items()
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in names]
+    graph = helper.make_graph(nodes, "constants", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers)
+    return session.run(names, constants)
+
+
+def rewrite(graph: Graph, pattern: tuple[Any, ...], replace: Replacement) -> None:
     """Replaces every match of a pattern.
 
     Args:
@@ -106,19 +121,14 @@ def rewrite(graph: Graph, pattern: tuple[Any, ...], replace: Replacement) -> int
         pattern: The pattern of nodes to find.
         replace: Function of the graph, the last node of a match and the tensors by their names in
             the pattern. It returns the nodes that replace it, or `None` to keep the node.
-
-    Returns:
-        The number of replacements.
     """
-    matcher, nodes, count = _Matcher(graph.constants, graph.producers()), [], 0
+    matcher, nodes = _Matcher(graph.constants, graph.producers()), []
     for node in graph.nodes:
         found = next(matcher.match_node(pattern, node, {}), None)
         new = None if found is None else replace(graph, node, found)
         nodes.extend([node] if new is None else new)
-        count += new is not None
     graph.nodes = nodes
     graph.drop_unused()
-    return count
 
 
 @dataclasses.dataclass
