@@ -42,11 +42,8 @@ def attentive_scores(
     Yields:
         Array of shape `(M, K)` for every rate.
     """
-    trainer = _Trainer(tokens, labels, classes)
-    for rate in rates:
-        trainer.train(rate)
-        mean, stddev = trainer.moments
-        yield batched(trainer.model, (test_tokens - mean) / stddev)
+    for model, mean, stddev in _train(tokens, labels, classes, rates):
+        yield batched(model, (test_tokens - mean) / stddev)
 
 
 def attentive_head(
@@ -64,15 +61,13 @@ def attentive_head(
         A model from tokens `(B, T, D)` to logits `(B, K)`, of the layers `probe_pooling`, an
         `AttentionPooling`, and `head`.
     """
-    trainer = _Trainer(tokens, labels, classes)
-    trainer.train(rate)
+    model, mean, stddev = next(_train(tokens, labels, classes, [rate]))
     # Tokens are read by the kernel of keys and values alone.
-    dense = trainer.model.layers[0].key_value
+    dense = model.layers[0].key_value
     kernel, bias = (np.asarray(x, "float64") for x in dense.get_weights())
-    mean, stddev = trainer.moments
     kernel = kernel / stddev[:, None]
     dense.set_weights([kernel.astype("float32"), (bias - mean @ kernel).astype("float32")])
-    return trainer.model
+    return model
 
 
 def batched(model: keras.Layer, x: np.ndarray) -> np.ndarray:
@@ -81,39 +76,45 @@ def batched(model: keras.Layer, x: np.ndarray) -> np.ndarray:
     return np.concatenate([keras.ops.convert_to_numpy(model(part)) for part in parts])
 
 
-class _Trainer:
-    """One probe on standardised tokens, trained from the start for each learning rate."""
+def _train(
+    tokens: np.ndarray, labels: np.ndarray, classes: int, rates: Sequence[float]
+) -> Iterator[tuple[keras.Sequential, np.ndarray, np.ndarray]]:
+    """Trains one probe from the start for each learning rate, on standardised tokens.
 
-    def __init__(self, tokens: np.ndarray, labels: np.ndarray, classes: int):
-        width = tokens.shape[-1]
-        flat = tokens.reshape(-1, width)
-        self.moments = flat.mean(axis=0), flat.std(axis=0) + _STDDEV_FLOOR
-        self.x = ((tokens - self.moments[0]) / self.moments[1]).astype("float32")
-        self.y = labels
-        heads = next(n for n in range(max(width // _HEAD_DIM, 1), 0, -1) if width % n == 0)
-        options = {"mlp_dim": width, "dtype": Float32Policy(), "name": "probe_pooling"}
-        pooling = AttentionPooling(heads, **options)
-        head = keras.layers.Dense(classes, dtype=Float32Policy(), name="head")
-        self.model = keras.Sequential([keras.Input(tokens.shape[1:]), pooling, head])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self.model.compile(keras.optimizers.AdamW(1e-3, weight_decay=_WEIGHT_DECAY), loss)
-        self.model.optimizer.build(self.model.trainable_variables)
+    Yields the probe, and the mean and deviation of the tokens.
+    """
+    width = tokens.shape[-1]
+    flat = tokens.reshape(-1, width)
+    mean, stddev = flat.mean(axis=0), flat.std(axis=0) + _STDDEV_FLOOR
+    x = ((tokens - mean) / stddev).astype("float32")
+    heads = next(n for n in range(max(width // _HEAD_DIM, 1), 0, -1) if width % n == 0)
+    options = {"mlp_dim": width, "dtype": Float32Policy(), "name": "probe_pooling"}
+    pooling = AttentionPooling(heads, **options)
+    head = keras.layers.Dense(classes, dtype=Float32Policy(), name="head")
+    model = keras.Sequential([keras.Input(tokens.shape[1:]), pooling, head])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-3, weight_decay=_WEIGHT_DECAY), loss)
+    model.optimizer.build(model.trainable_variables)
+    for rate in rates:
+        _fit(model, x, labels, rate)
+        yield model, mean, stddev
 
-    def train(self, rate: float) -> None:
-        """Trains from the same initial weights, with the same batches for every rate."""
-        random = np.random.default_rng(0)
-        for variable in self.model.trainable_variables:
-            variable.assign(_initial(variable, random))
-        for variable in self.model.optimizer.variables:
-            variable.assign(np.zeros(variable.shape))
-        batch = min(_BATCH, len(self.x))
-        order = np.zeros(0, int)
-        for step in range(STEPS):
-            if len(order) < batch:
-                order = random.permutation(len(self.x))
-            chosen, order = order[:batch], order[batch:]
-            self.model.optimizer.learning_rate = rate * (1 + math.cos(math.pi * step / STEPS)) / 2
-            self.model.train_on_batch(self.x[chosen], self.y[chosen])
+
+def _fit(model: keras.Sequential, x: np.ndarray, y: np.ndarray, rate: float) -> None:
+    """Trains from the same initial weights, with the same batches for every rate."""
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(_initial(variable, random))
+    for variable in model.optimizer.variables:
+        variable.assign(np.zeros(variable.shape))
+    batch = min(_BATCH, len(x))
+    order = np.zeros(0, int)
+    for step in range(STEPS):
+        if len(order) < batch:
+            order = random.permutation(len(x))
+        chosen, order = order[:batch], order[batch:]
+        model.optimizer.learning_rate = rate * (1 + math.cos(math.pi * step / STEPS)) / 2
+        model.train_on_batch(x[chosen], y[chosen])
 
 
 def _initial(variable: keras.Variable, random: np.random.Generator) -> np.ndarray:

@@ -78,7 +78,7 @@ def cross_validate(
     Raises:
         ValueError: If there are fewer than two images of a class, or features are not finite.
     """
-    probe = _pulled(find_probe(method), method, class_vectors)
+    probe = find_probe(method, class_vectors)
     features, labels = check_features(features, labels, classes, probe.takes_tokens)
     numbers = _fold_numbers(labels, classes, folds, seed)
     fewest = len(labels) - int(np.bincount(numbers).max())  # images of the smallest training part
@@ -125,28 +125,23 @@ def fit_head(
     Raises:
         ValueError: As for `cross_validate`.
     """
-    probe = _pulled(find_probe(method), method, class_vectors)
+    probe = find_probe(method, class_vectors)
     features, labels = check_features(features, labels, classes, probe.takes_tokens)
     return probe.head(features, labels, classes, setting)
 
 
-def find_probe(method: str) -> Probe:
-    """Returns the kind of a probe by its name."""
+def find_probe(method: str, class_vectors: np.ndarray | None = None) -> Probe:
+    """Returns the kind of a probe by its name; a ridge regression may be toward class vectors."""
     check_choice("method", method, tuple(PROBES))
-    return PROBES[method]
-
-
-def _pulled(probe: Probe, method: str, class_vectors: np.ndarray | None) -> Probe:
-    """A ridge regression toward vectors of the classes; any probe without them."""
     if class_vectors is None:
-        return probe
+        return PROBES[method]
     if method != "ridge":
         raise ValueError(f"`class_vectors` need method='ridge'. Received: {method!r}.")
     scores, head = (
         functools.partial(function, class_vectors=class_vectors)
         for function in (few_shot_scores, _ridge_head)
     )
-    return probe._replace(scores=scores, head=head)
+    return PROBES[method]._replace(scores=scores, head=head)
 
 
 def check_features(
