@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import re
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.export.inference import EXPORTED
 from keras_vit.export.litert_metadata import pack, unpack
-from keras_vit.export.lossy_layers import ErrorSums, is_part
+from keras_vit.export.lossy_layers import ErrorSums, match_parts
 from keras_vit.runtime.private_names import litert_schema
 from keras_vit.runtime.processors import count_cores
 
@@ -23,37 +22,11 @@ from keras_vit.runtime.processors import count_cores
 # all accuracy (a published case: 0 % with it, 79 % of 81 % without). So only dense layers and
 # convolutions are quantised; these operators stay float.
 FLOAT_OPERATORS = (
-    "ADD",
-    "BATCH_MATMUL",
-    "CONCATENATION",
-    "DIV",
-    "EXPAND_DIMS",
-    "GATHER",
-    "GELU",
-    "L2_NORMALIZATION",
-    "LOG",
-    "MEAN",
-    "MUL",
-    "NEG",
-    "ONE_HOT",
-    "POW",
-    "RESHAPE",
-    "RSQRT",
-    "SELECT_V2",
-    "SOFTMAX",
-    "SPLIT",
-    "SPLIT_V",
-    "SQRT",
-    "SQUARE",
-    "SQUARED_DIFFERENCE",
-    "SQUEEZE",
-    "STRIDED_SLICE",
-    "SUB",
-    "SUM",
-    "TANH",
-    "TOPK_V2",
-    "TRANSPOSE",
-)
+    "ADD", "BATCH_MATMUL", "CONCATENATION", "DIV", "EXPAND_DIMS", "GATHER", "GELU",
+    "L2_NORMALIZATION", "LOG", "MEAN", "MUL", "NEG", "ONE_HOT", "POW", "RESHAPE", "RSQRT",
+    "SELECT_V2", "SOFTMAX", "SPLIT", "SPLIT_V", "SQRT", "SQUARE", "SQUARED_DIFFERENCE", "SQUEEZE",
+    "STRIDED_SLICE", "SUB", "SUM", "TANH", "TOPK_V2", "TRANSPOSE",
+)  # fmt: skip
 # Operators with weights, with their version that takes weights in 8 bits with a scale for each
 # channel, and float inputs, which it rounds itself.
 _LAYERS = {"FULLY_CONNECTED": 12, "CONV_2D": 5, "DEPTHWISE_CONV_2D": 6}
@@ -116,16 +89,17 @@ def quantize(
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = batches
     few = images[:: -(-len(images) // _MEASURED)]
-    with _quiet():
+    with warnings.catch_warnings():  # TensorFlow's own debugger uses a deprecated interpreter
+        warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter", append=False)
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter, debug_dataset=batches, debug_options=_options(())
         )
         exact = debugger.calibrated_model
         data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
         errors = measure_errors(data, few)
-        _check_float_layers(float_layers, errors)
+        advice = " All are in the result of keras_vit.export.litert_errors."
         names = [row.tensor for row in errors]
-        kept = [name for name in names if any(is_part(part, name) for part in float_layers)]
+        kept = match_parts(float_layers, names, "quantised tensors", advice)
         if kept:
             debugger.options = _options(kept)
             data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
@@ -138,18 +112,6 @@ def _options(float_tensors: Sequence[str]) -> tf.lite.experimental.QuantizationD
     return tf.lite.experimental.QuantizationDebugOptions(
         denylisted_ops=list(FLOAT_OPERATORS), denylisted_nodes=names
     )
-
-
-def _check_float_layers(float_layers: Sequence[str], errors: list[LayerError]) -> None:
-    """Raises a `ValueError` if a part of a name matches no quantised tensor."""
-    names = [row.tensor for row in errors]
-    unknown = [part for part in float_layers if not any(is_part(part, name) for name in names)]
-    if unknown:
-        raise ValueError(
-            f"`float_layers` must be parts of the names of quantised tensors. Received: {unknown}, "
-            f"which match none of {len(names)}: {', '.join(names[:3])}, ... All are in the result "
-            "of keras_vit.export.litert_errors."
-        )
 
 
 def part_of_name(tensor: str) -> str:
@@ -189,7 +151,7 @@ def correct_biases(data: bytes, exact: bytes, images: np.ndarray) -> bytes:
         rounded, kernel = file.values(layer.inputs[1]), known.values(same.inputs[1])
         if rounded is not None and kernel is not None:  # products of two activations have none
             file.move_bias(layer, (kernel - rounded) @ means[same.inputs[0]])
-    return file.pack(len(data))
+    return pack(file.model)
 
 
 def _plain(name: str) -> str:
@@ -257,7 +219,7 @@ def round_at_run_time(data: bytes, tensors: Sequence[str]) -> bytes:
     graph.operators = [
         each for each in graph.operators if file.kind(each) != "QUANTIZE" or each.outputs[0] in read
     ]
-    return file.pack(len(data))
+    return pack(file.model)
 
 
 class _File:
@@ -368,22 +330,9 @@ class _File:
         from ai_edge_litert.interpreter import Interpreter
 
         self.graph.outputs = list(dict.fromkeys([*self.graph.outputs, *tensors]))
-        data = self.pack(sum(len(x.data) for x in self.model.buffers if x.data is not None))
-        interpreter = Interpreter(model_content=data, num_threads=count_cores())
+        interpreter = Interpreter(model_content=pack(self.model), num_threads=count_cores())
         interpreter.allocate_tensors()
         for image in images:
             interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image[None])
             interpreter.invoke()
             yield {index: interpreter.get_tensor(index) for index in tensors}
-
-    def pack(self, size: int) -> bytes:
-        """The bytes of the file."""
-        return pack(self.model, size)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the deprecation warning of the interpreter that TensorFlow's own debugger uses."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter", append=False)
-        yield

@@ -17,6 +17,7 @@ from keras_vit.runtime.private_names import litert_schema
 LABELS = "labels.txt"
 _NAME, _IDENTIFIER = "TFLITE_METADATA", b"M001"
 _MIN_PARSER = "1.0.0"
+_TABLES = 2**18  # bytes besides weights, for which a file has room from the start
 _IMAGE, _NORMALIZATION, _AXIS_LABELS = 2, 1, 2  # members of two unions and an enumeration
 _COLORS = {3: 1, 1: 2}  # RGB and grey, by channels
 
@@ -49,7 +50,7 @@ def add_metadata(data: bytes, name: str, channels: int, classes: Sequence[str]) 
     entry.name, entry.buffer, buffer.data = _NAME, len(model.buffers), content
     model.metadata = [*(model.metadata or ()), entry]
     model.buffers.append(buffer)
-    return pack(model, len(data) + 2 * len(content))
+    return pack(model)
 
 
 def unpack(data: bytes) -> Any:
@@ -65,14 +66,10 @@ def unpack(data: bytes) -> Any:
     return model
 
 
-def pack(model: Any, size: int) -> bytes:
-    """Writes a LiteRT file from its tables.
-
-    Args:
-        model: A `ModelT` of `litert_schema`.
-        size: About how many bytes the file has.
-    """
-    builder = _Builder(size + 2**16)
+def pack(model: Any) -> bytes:
+    """Writes a LiteRT file from its tables, a `ModelT` of `litert_schema`."""
+    size = sum(len(each.data) for each in model.buffers if each.data is not None)
+    builder = _Builder(size + _TABLES)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 

@@ -9,11 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.errors import listed
 from keras_vit.export.formats import FORMATS, Rounding
 from keras_vit.export.inference import Inference
 from keras_vit.runtime.private_names import flatten_layers
 
 _IMAGES, _NAMED = 8, 3
+_LISTED = 60  # names in an error message: a ViT-B has 49 dense layers and a convolution
 
 
 def name_lossy_layers(
@@ -56,6 +58,29 @@ def is_part(part: str, name: str) -> bool:
         name: Such as `exported_1/block_0_1/mlp_1/hidden_1/MatMul`.
     """
     return part in name or part in re.sub(r"_\d+(?=/|$)", "", name)
+
+
+def match_parts(
+    parts: Sequence[str], names: Sequence[str], what: str, advice: str = ""
+) -> list[str]:
+    """Finds the names in a file that have a part, as `float_layers` of an export gives them.
+
+    Args:
+        parts: As for `is_part`.
+        names: All names.
+        what: What has these names, for the error message.
+        advice: The end of that message.
+
+    Raises:
+        ValueError: If no name has one of the parts.
+    """
+    unknown = [part for part in parts if not any(is_part(part, name) for name in names)]
+    if unknown:
+        raise ValueError(
+            f"`float_layers` must be parts of the names of {what}. Received: {unknown}, which "
+            f"match none of {len(names)}: {listed(names, _LISTED)}.{advice}"
+        )
+    return [name for name in names if any(is_part(part, name) for part in parts)]
 
 
 class ErrorSums:

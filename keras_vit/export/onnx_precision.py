@@ -18,16 +18,9 @@ _NAMES = {_FLOAT: "float32", _HALF: "float16"}
 # Sums over many values stay float32 (LayerNormalization sums in float32 by itself), as does
 # padding, whose value would become 0 in float16 (see `_keep_padding_of_pools`).
 _FLOAT32_OPERATORS = (
-    "Softmax",
-    "ReduceMean",
-    "ReduceSum",
-    "Pow",
-    "Sqrt",
-    "Reciprocal",
-    "Pad",
-    "MaxPool",
+    "Softmax", "ReduceMean", "ReduceSum", "Pow", "Sqrt", "Reciprocal", "Pad", "MaxPool",
     "Resize",  # whose scales are float32 in any case
-)
+)  # fmt: skip
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 

@@ -20,13 +20,8 @@ import tensorflow as tf
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
-from keras_vit.export.inference import (
-    Inference,
-    check_labels,
-    check_outputs,
-    prepare,
-)
-from keras_vit.export.lossy_layers import is_part
+from keras_vit.export.inference import Inference, check_labels, check_outputs, prepare
+from keras_vit.export.lossy_layers import match_parts
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import save
 from keras_vit.export.runners import import_onnx, import_openvino
@@ -198,14 +193,8 @@ def _quantize(
     products = [node for node in graph.get_ordered_ops() if node.get_type_name() in types]
     # Products of two activations, as of queries and keys, have no weights.
     weighted = [node.get_friendly_name() for node in products if _has_weights(node)]
-    unknown = [part for part in float_layers if not any(is_part(part, name) for name in weighted)]
-    if unknown:
-        raise ValueError(
-            "`float_layers` must be parts of the names of dense layers and convolutions. "
-            f"Received: {unknown}, which match none of: {', '.join(weighted)}."
-        )
     kept = [node.get_friendly_name() for node in products if not _has_weights(node)]
-    kept += [name for name in weighted if any(is_part(part, name) for part in float_layers)]
+    kept += match_parts(float_layers, weighted, "dense layers and convolutions")
     with _quiet():
         return nncf.quantize(
             graph,

@@ -291,6 +291,6 @@ def test_weights_behind_the_tables_of_a_file_are_kept(exported):
     weights = max(filled, key=lambda each: len(each.data))
     values, weights.data = weights.data, None
     weights.offset, weights.size = 2 * exported.size, len(values)
-    data = pack(model, exported.size).ljust(weights.offset, b"\0") + values.tobytes()
-    found = unpack(pack(unpack(data), len(data))).buffers
+    data = pack(model).ljust(weights.offset, b"\0") + values.tobytes()
+    found = unpack(pack(unpack(data))).buffers
     assert any(np.array_equal(each.data, values) for each in found if each.data is not None)
