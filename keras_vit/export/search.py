@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import platform
@@ -26,11 +27,11 @@ import tensorflow as tf
 from keras_vit.checks import check_choice, check_names, check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
-from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform
+from keras_vit.data.transforms import decode_for
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.formats import FORMATS, GOALS, PRECISIONS, RUNTIMES, list_runs
+from keras_vit.export.formats import FORMATS, GOALS, PRECISIONS, RUNTIMES, Format, list_runs
 from keras_vit.export.inference import Inference, check_labels, check_outputs, prepare
 from keras_vit.export.litert import litert_errors
 from keras_vit.export.litert_int8 import part_of_name
@@ -38,7 +39,6 @@ from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner
 from keras_vit.export.serving import library_versions
 from keras_vit.export.verify import (
-    ExportReport,
     Images,
     expected_outputs,
     largest_difference,
@@ -283,7 +283,7 @@ def find_export(
             chosen = search.find(candidates, goal, budget, seconds, progress)
         limits = {"goal": goal, "budget": budget, "calibration_images": others}
         figures = limits | search.figures(chosen)
-        path = search.path(chosen)
+        path = kept = search.paths[chosen]
         inference.check_unchanged()
         (path.parent / _FIGURES).write_text(json.dumps(figures, indent=1), "utf-8")
         if output is not None:
@@ -292,7 +292,7 @@ def find_export(
                 shutil.copytree(path.parent, unfinished)
             path = output / path.name
         for other in folder.iterdir():  # those of the other candidates
-            if other != search.path(chosen).parent:
+            if other != kept.parent:
                 shutil.rmtree(other, ignore_errors=True)
         tried = tuple(search.candidates)
         found = FoundExport(search.runners[chosen], chosen, tried, path, figures)
@@ -343,25 +343,27 @@ def _read_batches(
         pixels = verification_images(images, inference)
         starts = range(0, len(pixels), batch_size)
         return pixels, [pixels[start : start + batch_size] for start in starts]
-    height, width, channels = inference.input_shape
-    transform = InputTransform((height, width), inference.preprocessing, False, channels)
-    is_small = 4 * images.num_images * height * width * channels <= _KEPT_BYTES
+    is_small = 4 * images.num_images * math.prod(inference.input_shape) <= _KEPT_BYTES
     size = max(batch_size, min(_BATCH, images.num_images))
-    batches = eval_batches(images, transform, size, one_hot=False).map(lambda pixels, _: pixels)
+    batches = eval_batches(images, _transform_of(inference), size, one_hot=False)
+    batches = batches.map(lambda pixels, _: pixels)
     return next(iter(batches)).numpy(), batches.cache() if is_small else batches
 
 
 def _decoded(images: ImageSet, inference: Inference) -> Iterator[np.ndarray]:
     """At most 100 images in their own sizes, of all classes: folders are sorted by class."""
-    turn = inference.preprocessing.exif_orientation
+    transform = _transform_of(inference)
     for item, _ in images.spread(_CALIBRATION):
-        yield decode(
-            images.load(item), inference.input_shape[-1], images.max_pixels, exif_orientation=turn
-        ).numpy()
+        yield decode_for(transform, images.load(item), images.max_pixels).numpy()
+
+
+def _transform_of(inference: Inference) -> InputTransform:
+    height, width, channels = inference.input_shape
+    return InputTransform((height, width), inference.preprocessing, False, channels)
 
 
 class _Search:
-    """Candidates of one model, whose files are in one folder, each written once.
+    """Candidates of one model, whose files are in one folder.
 
     Args:
         inference: The model.
@@ -383,6 +385,7 @@ class _Search:
     ):
         self.candidates: list[Candidate] = []
         self.runners: dict[Candidate, Runner] = {}
+        self.paths: dict[Candidate, pathlib.Path] = {}
         self._inference, self._model, self._folder = inference, inference.source, folder
         # The images decide here, not the tolerance of the format.
         self._options = {**options, "tolerance": float("inf")}
@@ -397,7 +400,6 @@ class _Search:
         has_classes = inference.has_probabilities and inference.classes != 1
         self._scores = scores[0] if scores and has_classes else None
         self._expected: dict[str, np.ndarray] = {}
-        self._written: dict[str, ExportReport] = {}
         self._answers: dict[Candidate, tuple[np.ndarray, np.ndarray]] = {}
 
     def describe(self, candidates: Sequence[Candidate]) -> str:
@@ -439,10 +441,6 @@ class _Search:
         if goal == "latency":
             return max(allowed, key=lambda each: each.images_per_second)
         return min(allowed, key=lambda each: (each.size, -each.images_per_second))
-
-    def path(self, candidate: Candidate) -> pathlib.Path:
-        """Returns the path of a candidate's file."""
-        return pathlib.Path(self._export(candidate).path)
 
     def figures(self, chosen: Candidate) -> dict[str, Any]:
         """The choice and all candidates, as plain values for JSON."""
@@ -488,10 +486,14 @@ class _Search:
         """Exports a candidate, loads its file and measures it, or notes why it cannot."""
         progress.update(len(self.candidates), candidate.label)
         self.candidates.append(candidate)
+        format = FORMATS[candidate.format]
         try:
-            candidate.size = self._export(candidate).size
+            if candidate.runtime == "xla":
+                _check_xla(self._model)
+            self._export(candidate, format)
             begin = time.perf_counter()
-            runner = self._load(candidate)
+            loading = format.runtimes[candidate.runtime].loading(candidate.precision)
+            runner = format.load(self.paths[candidate], **loading)
             runner(self._batch)
             candidate.startup_seconds = time.perf_counter() - begin
             self._measure(candidate, runner)
@@ -501,28 +503,16 @@ class _Search:
             self.runners[candidate] = runner
         return candidate
 
-    def _export(self, candidate: Candidate) -> ExportReport:
-        """Exports a candidate's file if no other candidate has it."""
-        format = FORMATS[candidate.format]
-        changes = {**format.runtimes[candidate.runtime].options, "precision": candidate.precision}
-        key = f"{format.name} {candidate.float_layers} {sorted(changes.items())}"
-        if key in self._written:
-            return self._written[key]
+    def _export(self, candidate: Candidate, format: Format) -> None:
+        """Writes the file of a candidate."""
+        options = {**self._options, **format.runtimes[candidate.runtime].options}
         if candidate.is_calibrated:
-            changes |= {"calibration": self._calibration, "float_layers": candidate.float_layers}
+            options |= {"calibration": self._calibration, "float_layers": candidate.float_layers}
         if format.name == "litert":
-            changes["batch_size"] = 1 if candidate.is_calibrated else len(self._batch)
-        path = self._folder / str(len(self._written)) / format.file
-        self._written[key] = format.export(self._model, path, **self._options, **changes)
-        return self._written[key]
-
-    def _load(self, candidate: Candidate) -> Runner:
-        """Loads a candidate's file in its runtime."""
-        format = FORMATS[candidate.format]
-        if candidate.runtime == "xla":
-            _check_xla(self._model)
-        loading = format.runtimes[candidate.runtime].loading(candidate.precision)
-        return format.load(self.path(candidate), **loading)
+            options["batch_size"] = 1 if candidate.is_calibrated else len(self._batch)
+        path = self._folder / str(len(self.candidates)) / format.file
+        report = format.export(self._model, path, precision=candidate.precision, **options)
+        self.paths[candidate], candidate.size = pathlib.Path(report.path), report.size
 
     def _run(self, runner: Callable[[np.ndarray], Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Outputs for all images."""
@@ -594,12 +584,11 @@ class _Search:
 
     def _nothing_found(self, budget: float) -> ExportMismatchError:
         images = np.concatenate([*itertools.islice(self._batches, 8)])
-        lossy = [  # of the last candidate, which has the fewest bits
-            name_lossy_layers(self._inference, x.format, x.precision, images, x.float_layers)
-            for x in [*self.runners][-1:]
-        ]
+        last = [*self.runners][-1]  # which has the fewest bits
+        kind = self._inference, last.format, last.precision
+        lossy = name_lossy_layers(*kind, images, last.float_layers)
         return ExportMismatchError(
-            f"No export keeps a budget of {budget:.2%}. {''.join(lossy)}If not even float32 does, "
+            f"No export keeps a budget of {budget:.2%}. {lossy}If not even float32 does, "
             f"the file differs from the model. Tried:\n{_table(self.candidates)}",
             self.candidates,
         )
