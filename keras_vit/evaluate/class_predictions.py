@@ -136,26 +136,26 @@ class Predictions:
         Up to 100 classes there is a column for every class; of more classes, the five most
         probable ones follow with their probabilities.
         """
-        K, kept = len(self.class_names), self.classes.shape[1]
-        heads = ["file", "true", "predicted", "probability"]
-        if kept == K:
-            heads += [f"probability of {name}" for name in self.class_names]
+        names = np.array(self.class_names, object)
+        top, shares = names[self.classes], self.probabilities
+        table: list[tuple[str, Any]]
+        table = [("file", self.names), ("true", names[self.labels]), ("predicted", top[:, 0])]
+        table.append(("probability", map(short, shares[:, 0])))
+        if len(names) == shares.shape[1]:
+            shares = np.take_along_axis(shares, np.argsort(self.classes, axis=1), axis=1)
+            for name, column in zip(names, shares.T, strict=True):
+                table.append((f"probability of {name}", map(short, column)))
         else:
-            heads += [
-                f"{what}_{i}" for i in range(2, kept + 1) for what in ("class", "probability")
-            ]
-        rows = [heads]
-        for index, name in enumerate(self.names):
-            classes, shares = self.classes[index], self.probabilities[index]
-            row = [name, self.class_names[self.labels[index]]]
-            row += [self.class_names[classes[0]], f"{shares[0]:.6g}"]
-            if kept == K:
-                row += [f"{share:.6g}" for share in shares[np.argsort(classes)]]
-            else:
-                for number, share in zip(classes[1:], shares[1:], strict=True):
-                    row += [self.class_names[number], f"{share:.6g}"]
-            rows.append(row)
-        write_csv(path, rows)
+            for i in range(1, shares.shape[1]):
+                table.append((f"class_{i + 1}", top[:, i]))
+                table.append((f"probability_{i + 1}", map(short, shares[:, i])))
+        heads, columns = zip(*table, strict=True)
+        write_csv(path, [heads, *zip(*columns, strict=True)])
+
+
+def short(value: Any) -> str:
+    """Formats a number for a CSV file, with six digits."""
+    return f"{value:.6g}"
 
 
 def predict_set(

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
-from keras_vit.evaluate.class_predictions import Predictions, predict_batches
+from keras_vit.evaluate.class_predictions import Predictions, predict_batches, short
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
@@ -138,7 +138,7 @@ class LabelPredictions(TargetPredictions):
         """Writes one row for every image: file, true and predicted labels, scores."""
         heads = ["file", "true", "predicted", *(f"score of {name}" for name in self.class_names)]
         rows = (
-            [name, self._listed(true > 0), self._listed(scores >= 0.5), *map(_short, scores)]
+            [name, self._listed(true > 0), self._listed(scores >= 0.5), *map(short, scores)]
             for name, true, scores in zip(self.names, self.targets, self.outputs, strict=True)
         )
         write_csv(path, [heads, *rows])
@@ -198,7 +198,7 @@ class ValuePredictions(TargetPredictions):
         kinds = ("true", "predicted", "error")
         heads = ["file", *(f"{kind} {name}" for name in self.class_names for kind in kinds)]
         rows = (
-            [name, *map(_short, np.stack([true, found, found - true], axis=1).ravel())]
+            [name, *map(short, np.stack([true, found, found - true], axis=1).ravel())]
             for name, true, found in zip(self.names, self.targets, self.outputs, strict=True)
         )
         write_csv(path, [heads, *rows])
@@ -296,7 +296,3 @@ def _half_width(values: np.ndarray) -> float:
 def _r2(true: np.ndarray, error: np.ndarray) -> float:
     variance = np.square(true - true.mean()).mean()
     return float(1 - np.square(error).mean() / variance) if variance else float("nan")
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}"
