@@ -8,9 +8,9 @@ is used.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import pathlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -84,17 +84,12 @@ class Format:
     @property
     def export(self) -> Callable[..., Any]:
         """The function that returns an `ExportReport`, imported now."""
-        return _find(self.exporter)
+        return pkgutil.resolve_name(f"keras_vit.export.{self.exporter}")
 
     @property
     def load(self) -> Callable[..., Any]:
         """The function that returns a `Runner`, imported now."""
-        return _find(self.loader)
-
-
-def _find(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(f"keras_vit.export.{module}"), name)
+        return pkgutil.resolve_name(f"keras_vit.export.{self.loader}")
 
 
 _COMPILED = {"jit_compile": True}  # such a version has signatures with and without XLA
@@ -108,10 +103,7 @@ FORMATS = {
             "runners:load_saved_model",
             "model",
             tolerances={"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
-            runtimes={
-                "graph": Runtime(_HALF),
-                "xla": Runtime(("float32", "bfloat16"), _COMPILED),
-            },
+            runtimes={"graph": Runtime(_HALF), "xla": Runtime(("float32", "bfloat16"), _COMPILED)},
             program="TensorFlow",
             platform="tensorflow_savedmodel",
         ),

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import in_order
+from keras_vit.checks import check_choice, in_order
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
@@ -29,12 +29,7 @@ from keras_vit.models.graph import (
     single_input,
 )
 from keras_vit.models.lora import lora_layers
-from keras_vit.models.quantized import (
-    check_quantized,
-    float_config,
-    float_values,
-    quantized_layers,
-)
+from keras_vit.models.quantized import check_quantized, float_config, float_values, quantized_layers
 from keras_vit.models.resnet import folded_config, folded_values, standardized_layers
 from keras_vit.runtime.model import Model, find_preprocessing
 from keras_vit.runtime.private_names import call_of, every_call_of, flatten_layers
@@ -263,14 +258,9 @@ def prepare(
     source, steps = model, _count_steps(model)
     if isinstance(model, keras.Sequential):  # which has outputs, but none in their structure
         model = Model(single_input(model), model.outputs[0], name=model.name)
-    known = (*_ACTIVATIONS, _NO_ACTIVATION)
-    if activation not in (None, *known):
-        raise ValueError(
-            f"`activation` must be None or one of {', '.join(map(repr, known))}. "
-            f"Received: {activation!r}."
-        )
+    check_choice("activation", activation, (None, *_ACTIVATIONS, _NO_ACTIVATION))
     preprocessing, normalizes = _find_preprocessing(model, preprocessing)
-    head = _head_activation(model)
+    head = getattr(getattr(_last_layer(model), "activation", None), "__name__", "linear")
     keys = list(model.output) if isinstance(model.output, dict) else []
     classifies = _gives_classes(model, head, activation)
     inner = "linear" if keys else final_activation(model)
@@ -459,12 +449,6 @@ def _find_preprocessing(
     return cast("Preprocessing", preprocessing or stored), not normalizes_itself
 
 
-def _head_activation(model: keras.Model) -> str:
-    """Name of the activation of the last layer, `"linear"` if it has none."""
-    activation = getattr(_last_layer(model), "activation", None)
-    return getattr(activation, "__name__", "linear")
-
-
 def _gives_classes(model: keras.Model, head: str, activation: str | None) -> bool:
     """Whether the output of a model is logits or probabilities of classes.
 
@@ -530,8 +514,7 @@ def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
 def _with_named_outputs(model: keras.Model, name: str, classifies: bool) -> keras.Model:
     """Builds a model with the output `name`, and `features` in front of a head."""
     output = model.outputs[0]
-    several = {tensor.name: tensor for tensor in model.inputs}
-    inputs = several if len(several) > 1 else model.inputs
+    inputs = {x.name: x for x in model.inputs} if len(model.inputs) > 1 else model.inputs
     if is_headless(model):
         return Model(inputs, {"features": output}, name=EXPORTED)
     features = head_input(model) if classifies else None

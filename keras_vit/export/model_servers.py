@@ -116,7 +116,9 @@ def export_for_server(
             write_text(base / "config.pbtxt", config)
             if labels:
                 write_text(base / "labels.txt", "".join(f"{label}\n" for label in labels))
-            _write_warmup(base / "warmup", encoded)
+            if encoded is not None:  # a string has its length before it, in four bytes
+                with write_atomically(base / "warmup/image_bytes", replace=True) as warmup:
+                    warmup.write_bytes(struct.pack("<I", len(encoded)) + encoded)
         write_text(base / "README.md", _readme(base.name, server, format, report, speeds))
         version = publish_version(unfinished, base)
     if server == "ovms":
@@ -188,13 +190,6 @@ def _type(values: np.ndarray) -> str:
 
 def _dims(values: np.ndarray) -> str:
     return str(list(np.shape(values) or (1,)))
-
-
-def _write_warmup(folder: pathlib.Path, encoded: bytes | None) -> None:
-    """Writes the image of the warm-up: a string has its length before it, in four bytes."""
-    if encoded is not None:
-        with write_atomically(folder / "image_bytes", replace=True) as unfinished:
-            unfinished.write_bytes(struct.pack("<I", len(encoded)) + encoded)
 
 
 def _read_config(repository: pathlib.Path) -> dict[str, Any]:

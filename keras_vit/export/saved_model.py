@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from keras_vit.checks import check_choice, check_positive
+from keras_vit.checks import check_choice, check_positive, counts
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
 from keras_vit.export.freeze import stack_equal, weights_as_read, with_weights
-from keras_vit.export.inference import (
-    POLICIES,
-    Inference,
-    check_labels,
-    prepare,
-)
+from keras_vit.export.inference import POLICIES, Inference, check_labels, prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.serving import write_version_files
 from keras_vit.export.verify import (
@@ -130,8 +125,7 @@ def export_saved_model(
     check_choice("precision", precision, tuple(POLICIES))
     check_positive("top_k", top_k)
     check_positive("max_pixels", max_pixels)
-    for size in warmup_batch_sizes:
-        check_positive("warmup_batch_sizes", size)
+    counts("warmup_batch_sizes", warmup_batch_sizes)
     if version is not None:
         _check_version(version)
     inference = prepare(model, precision, preprocessing, activation, any_size=True, any_aspect=True)

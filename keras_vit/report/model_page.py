@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import html
 import io
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis import plots
-from keras_vit.analysis.attention import (
-    attention_maps,
-    attention_rollout,
-    mean_attention_distance,
-)
+from keras_vit.analysis.attention import attention_maps, attention_rollout, mean_attention_distance
 from keras_vit.analysis.image_batches import displayed, image_batches
 from keras_vit.analysis.learned_weights import patch_filters, position_similarity
 from keras_vit.analysis.outliers import outlier_patches
@@ -123,12 +120,8 @@ def _sections(
 
 def _first(images: Any) -> np.ndarray:
     """The first images, for the pictures."""
-    few: list[np.ndarray] = []
-    for batch in image_batches(images):
-        few.extend(batch[: _SHOWN - len(few)])
-        if len(few) == _SHOWN:
-            break
-    return np.stack(few)
+    every = itertools.chain.from_iterable(image_batches(images))
+    return np.stack([*itertools.islice(every, _SHOWN)])
 
 
 def _tiles(model: keras.Model, stages: list[StageCount]) -> str:
