@@ -75,10 +75,7 @@ def device_days(exaflops: float, device: str | float, utilization: float = 1.0) 
 
 
 def utilization(
-    model: Countable,
-    images_per_second: float,
-    device: str | float,
-    training: bool = True,
+    model: Countable, images_per_second: float, device: str | float, training: bool = True
 ) -> float:
     """FLOPs utilisation: share of a device's peak that a measured speed reaches.
 

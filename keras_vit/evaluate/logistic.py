@@ -66,11 +66,7 @@ def logistic_path(
 
 
 def _fit(
-    x: np.ndarray,
-    targets: np.ndarray,
-    penalty: np.ndarray,
-    weights: np.ndarray,
-    is_exclusive: bool,
+    x: np.ndarray, targets: np.ndarray, penalty: np.ndarray, weights: np.ndarray, is_exclusive: bool
 ) -> np.ndarray:
     """Minimises the mean cross-entropy plus half of the penalty, from the given weights on."""
     entropy = _of_classes if is_exclusive else _of_labels

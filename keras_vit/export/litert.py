@@ -251,12 +251,10 @@ def _to_int4(data: bytes) -> bytes:
         num_bits=4,
         granularity=qtyping.QuantGranularity[f"BLOCKWISE_{_BLOCK}"],
     )
-    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()):
-        path = os.path.join(directory, "model.tflite")
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints progress and a summary
-            result = quantizer.Quantizer(data, recipes.get_quantization_recipe()).quantize()
-            result.export_model(path)
-        return pathlib.Path(path).read_bytes()
+    quiet = io.StringIO()  # for its progress and a summary
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        result = quantizer.Quantizer(data, recipes.get_quantization_recipe()).quantize()
+    return bytes(result.quantized_model)
 
 
 def _check_int4(model: keras.Model) -> None:

@@ -19,11 +19,7 @@ _LISTED = 60  # names in an error message: a ViT-B has 49 dense layers and a con
 
 
 def name_lossy_layers(
-    inference: Inference,
-    format: str,
-    precision: str,
-    images: Any,
-    float_layers: Sequence[str] = (),
+    inference: Inference, format: str, precision: str, images: Any, float_layers: Sequence[str] = ()
 ) -> str:
     """Names the dense layers whose outputs a quantised file changes most, for a message.
 

@@ -226,10 +226,7 @@ def check_file(
 
 
 def calibration_pixels(
-    inference: Inference,
-    precision: str,
-    calibration: Images | None,
-    float_layers: Sequence[str],
+    inference: Inference, precision: str, calibration: Images | None, float_layers: Sequence[str]
 ) -> np.ndarray | None:
     """The calibration images in the model's size; `None` for other precisions than int8."""
     if precision != "int8":
