@@ -292,7 +292,7 @@ def find_export(
                 shutil.copytree(path.parent, unfinished)
             path = output / path.name
         for other in folder.iterdir():  # those of the other candidates
-            if other != kept.parent:
+            if other not in kept.parents:
                 shutil.rmtree(other, ignore_errors=True)
         tried = tuple(search.candidates)
         found = FoundExport(search.runners[chosen], chosen, tried, path, figures)

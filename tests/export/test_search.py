@@ -205,6 +205,14 @@ def test_without_labels_other_classes_count(budget, model, runner_of):
     assert "accuracy" not in str(found) and "4 measured\n" in str(found)
 
 
+def test_a_saved_model_is_kept_as_long_as_the_result(model):
+    found = find_export(model, runtimes=("graph",), seconds=0)
+    path = found.path
+    assert (path / "saved_model.pb").is_file() and (path.parent / "export.json").is_file()
+    del found
+    assert not path.exists()
+
+
 def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
     calls = []
     monkeypatch.setattr(search.time, "sleep", lambda seconds: calls.append(seconds >= 0.1))
