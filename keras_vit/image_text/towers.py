@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import math
 import os
@@ -27,7 +26,6 @@ from keras_vit.image_text.tokenizer import Tokenizer, check_texts, load_tokenize
 from keras_vit.pretrained import build_pretrained, shape_for
 from keras_vit.reading import read_bytes
 from keras_vit.runtime.model import Model
-from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.formats import find_file, open_arrays
 from keras_vit.weights.layout_search import find_file_layout
@@ -141,10 +139,6 @@ class _File:
     image: Layout
     before: str  # what stands before the names of the image tower
 
-    @property
-    def name(self) -> str:
-        return self.text.file.path.name.replace(".safetensors.index.json", ".safetensors")
-
 
 def load_towers(
     path: str | os.PathLike[str],
@@ -188,8 +182,7 @@ def load_towers(
     with open_arrays(path) as file:
         text_file = TextFile(file)
         settings, config = text_file.settings, text_file.config()
-        trunk = any(name.startswith(_TRUNK) for name in file.entries)
-        image_file = _part(file, _TRUNK) if trunk else file
+        trunk = _TRUNK if any(name.startswith(_TRUNK) for name in file.entries) else ""
         other = [
             name
             for name in file.entries
@@ -200,7 +193,9 @@ def load_towers(
                 f"{file.path} has a projection or pooling of open_clip after timm's image tower, "
                 f"which is not computed here: {', '.join(sorted(other)[:5])}."
             )
-        checkpoint = Checkpoint(image_file, find_file_layout(image_file))
+        checkpoint = Checkpoint(file, find_file_layout(file, trunk or None))
+        # What is outside of the trunk is the text tower.
+        checkpoint.others = tuple(name for name in checkpoint.others if name.startswith(trunk))
         image = build_pretrained(
             checkpoint, input_shape=shape_for(checkpoint, image_size),
             include_preprocessing=include_preprocessing, name="image_tower", **settings.image,
@@ -225,7 +220,7 @@ def load_towers(
         if settings.max_logit_scale is not None and bias is None:
             scale = min(max(scale, 0.0), settings.max_logit_scale)
         layout = dataclasses.replace(checkpoint.layout, prefixes=(checkpoint.prefix,))
-        names = _File(text_file, layout, _TRUNK if trunk else "")
+        names = _File(text_file, layout, trunk)
         try:
             return Towers(image, text, config, scale, bias, file.path.parent, names)
         except ValueError as error:
@@ -281,7 +276,8 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
             f"them: {', '.join(other[:5])}. Save `towers.image` with `save_weights`, and both "
             "models with `model.save`."
         )
-    with write_atomically(folder / names.name, replace=True) as unfinished:
+    name = names.text.file.path.name.replace(".safetensors.index.json", ".safetensors")
+    with write_atomically(folder / name, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:
             (write_npz if names.image.kind == "npz" else write_safetensors)(stream, arrays)
         for file in sorted(towers.folder.iterdir()):
@@ -333,16 +329,3 @@ def check_ids(ids: np.ndarray, config: TextConfig) -> None:
                 f"{len(without)} texts without it, the first at {without[0]}. Use the tokenizer of "
                 "the checkpoint."
             )
-
-
-def _part(file: ArrayFile, prefix: str) -> ArrayFile:
-    """The arrays of a file whose names have a prefix, without it."""
-    part = copy.copy(file)
-    part.entries = {
-        name.removeprefix(prefix): entry
-        for name, entry in file.entries.items()
-        if name.startswith(prefix)
-    }
-    part.read_raw = lambda name: file.read_raw(f"{prefix}{name}")
-    part.close = lambda: None  # `file` is open for the other tower
-    return part
