@@ -12,6 +12,7 @@ before it mixes. The results are the same, because both operations are linear.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batch_cache import cache_batches, digest_batches
-from keras_vit.data.crops import default_resize_size, inception_crop, random_flip, resized_crop
+from keras_vit.data.crops import default_resize_size, inception_crop, resized_crop
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
@@ -168,12 +169,11 @@ def eval_batches(
     path = None if isinstance(cache, bool) else cache or None
     digest = "" if path is None else digest_batches(images, transform, is_one_hot)
 
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        plan = EpochPlan(images.num_images, batch_size, index, workers, replicas)
+    def read(plan: EpochPlan) -> tf.data.Dataset:
         batches = read_epochs(plan, lambda part, _: images.read(part, None, 0), prepare, 0, finish)
         if path is not None:
             batches = cache_batches(batches, path, digest, plan)
-        return plan, batches.cache() if cache is True else batches
+        return batches.cache() if cache is True else batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
         return model_input(transform, images.load(item), images.max_pixels), label
@@ -182,7 +182,8 @@ def eval_batches(
         labels = _checked(labels, images)
         return pixels, _vectors(labels, images) if is_one_hot else labels
 
-    return distribute(read, worker)
+    plan = functools.partial(EpochPlan, images.num_images, batch_size)
+    return distribute(plan, read, worker)
 
 
 _MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all positions
@@ -194,9 +195,14 @@ def train_transform(
 ) -> Any:
     """Decodes, crops and augments a training image, to float32 pixels in [0, 255]."""
     crop, flip, augment, erasing = tf.unstack(tf.random.split(seed, 4))
-    pixels = _crop(image, chosen, transform, crop, max_pixels)
+    if chosen.crop == "none":
+        pixels = decode_for(transform, image, max_pixels)
+        pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
+    else:
+        draw = inception_crop if chosen.crop == "inception" else resized_crop
+        pixels = draw(image, chosen, transform, crop, max_pixels)
     if chosen.flip:
-        pixels = random_flip(pixels, flip)
+        pixels = tf.image.stateless_random_flip_left_right(pixels, flip)
     if chosen.rand_augment is not None:  # on clipped uint8, as in big_vision
         whole = tf.cast(tf.clip_by_value(pixels, 0.0, 255.0), tf.uint8)
         pixels = tf.cast(rand_augment(whole, *chosen.rand_augment, augment), tf.float32)
@@ -204,16 +210,6 @@ def train_transform(
         mean, std = transform.preprocessing.per_channel(transform.channels)
         pixels = erase(pixels, chosen.erasing, mean, std, erasing)
     return tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
-
-
-def _crop(
-    image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
-) -> Any:
-    if chosen.crop == "none":
-        pixels = decode_for(transform, image, max_pixels)
-        return eval_transform(pixels, transform.preprocessing, transform.image_size)
-    crop = inception_crop if chosen.crop == "inception" else resized_crop
-    return crop(image, chosen, transform, seed, max_pixels)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -1,4 +1,4 @@
-"""The transforms of training: random crop, resize and horizontal flip.
+"""The random crops of training.
 
 Each image has its own seed, which decides all random choices. The pixels therefore do not depend on
 the order of processing, and are the same after a restart.
@@ -15,9 +15,7 @@ from keras_vit.data.decode import decode_window
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.transforms import decode_for, resize
 
-# As in the official code: share of the image's area, and width over height.
-AREA_RANGE = (0.05, 1.0)
-ASPECT_RANGE = (0.75, 1.33)
+_ASPECT_RANGE = (0.75, 1.33)  # width over height, as in the official code
 
 
 def inception_crop(
@@ -48,14 +46,14 @@ def inception_crop(
     return tf.ensure_shape(resize(pixels, transform.image_size, chosen.interpolation), shape)
 
 
-def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AREA_RANGE) -> Any:
+def inception_window(shape: Any, seed: Any, area_range: tuple[float, float]) -> Any:
     """Draws the window of `inception_crop`: int32 tensor of top, left, height and width."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.zeros((1, 0, 4), tf.float32),
         seed,
         min_object_covered=0.0,
-        aspect_ratio_range=ASPECT_RANGE,
+        aspect_ratio_range=_ASPECT_RANGE,
         area_range=area_range,
         use_image_if_no_bounding_boxes=True,
     )
@@ -95,8 +93,3 @@ def resized_crop(
 def default_resize_size(image_size: tuple[int, int]) -> tuple[int, int]:
     """The size of `resized_crop` before the crop: 7/6 of the result, as 448 to 384."""
     return round(image_size[0] * 7 / 6), round(image_size[1] * 7 / 6)
-
-
-def random_flip(image: Any, seed: Any) -> Any:
-    """Flips an image horizontally with probability 1/2."""
-    return tf.image.stateless_random_flip_left_right(image, seed)

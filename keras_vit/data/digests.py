@@ -49,8 +49,7 @@ def digest_transform(transform: InputTransform) -> str:
 
 def _describe(shards: Shards) -> str:
     lines = []
-    skips = shards.skips or (0,) * len(shards.files)
-    for path, count, skip in zip(shards.files, shards.counts, skips, strict=True):
+    for path, count, skip in zip(shards.files, shards.counts, shards.skips, strict=True):
         line = f"{path} {skip} {count}"
         with contextlib.suppress(tf.errors.OpError):  # no file: `shards.read` knows what it is
             state = tf.io.gfile.stat(path)

@@ -128,31 +128,31 @@ def number_for(number: Any, seed: int) -> Any:
 
 
 def distribute(
-    read: Callable[[int, int, int], tuple[EpochPlan, tf.data.Dataset]],
+    make_plan: Callable[..., EpochPlan],
+    read: Callable[[EpochPlan], tf.data.Dataset],
     worker: tuple[int, int] | None = None,
 ) -> Any:
     """The batches of this process; under a strategy, each worker reads its own part.
 
     Args:
-        read: Makes the plan and the batches of a worker. Arguments: its index, the number of
-            workers, and the number of its replicas.
+        make_plan: Makes the plan of a worker: `EpochPlan` without `index`, `workers`, `replicas`.
+        read: Makes the batches of a worker from its own plan.
         worker: Index and number of workers, if `tf.distribute` is not used.
 
     Returns:
         A `tf.data.Dataset`, or under a strategy of several replicas a distributed dataset.
     """
     if worker is not None:
-        return read(*worker, 1)[1]
+        return read(make_plan(index=worker[0], workers=worker[1]))
     if not tf.distribute.has_strategy():
-        return _for_any_strategy(read(0, 1, 1)[1])
+        return _for_any_strategy(read(make_plan()))
     plans: list[EpochPlan] = []
 
     def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        workers = context.num_input_pipelines
+        index, workers = context.input_pipeline_id, context.num_input_pipelines
         replicas = context.num_replicas_in_sync // workers
-        plan, batches = read(context.input_pipeline_id, workers, replicas)
-        plans.append(plan)
-        return batches
+        plans.append(make_plan(index=index, workers=workers, replicas=replicas))
+        return read(plans[-1])
 
     strategy = tf.distribute.get_strategy()
     distributed = strategy.distribute_datasets_from_function(read_pipeline)

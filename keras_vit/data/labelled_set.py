@@ -242,11 +242,6 @@ def make_batches(
             f"Take batch_size={images.num_images} or less{advice}."
         )
 
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        shares = (images.num_images, batch_size, index, workers, replicas)
-        plan = EpochPlan(*shares, drop_remainder, repeats, steps)
-        return plan, read_epochs(plan, read_rows, prepare, seed, finish)
-
     def read_rows(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         # The seed of an image follows from the call's seed, the epoch and the position in it.
         epoch_seed = number_for(number, seed)
@@ -254,7 +249,14 @@ def make_batches(
         rows = images.read(part, epoch if training else None, shuffle_buffer)
         return rows.enumerate(part[0]).map(lambda index, row: (row, tf.stack((epoch_seed, index))))
 
-    return distribute(read, worker)
+    plan = functools.partial(
+        EpochPlan,
+        *(images.num_images, batch_size),
+        drop_remainder=drop_remainder,
+        repeats=repeats,
+        max_steps=steps,
+    )
+    return distribute(plan, lambda own: read_epochs(own, read_rows, prepare, seed, finish), worker)
 
 
 def record_reader(shards: Shards, parse: Callable[..., Any]) -> Reader:

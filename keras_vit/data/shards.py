@@ -8,15 +8,17 @@ most the first and the last of them are also read by other workers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.errors import printable
 from keras_vit.files import local_or_remote
 from keras_vit.reading import open_regular
 
@@ -47,6 +49,7 @@ class Shards:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "skips", self.skips or (0,) * len(self.files))
         if len(self.files) != len(self.counts):
             raise ValueError(
                 f"There must be one count for each of the {len(self.files)} files. Received: "
@@ -81,8 +84,7 @@ class Shards:
                 f"There are {self.num_records} records. Received: first={first} and end={end}."
             )
         pieces, start = [], 0
-        skips = self.skips or (0,) * len(self.files)
-        for path, count, skip in zip(self.files, self.counts, skips, strict=True):
+        for path, count, skip in zip(self.files, self.counts, self.skips, strict=True):
             low, high = (min(max(place - start, 0), count) for place in (first, end))
             if high > low:
                 pieces.append((path, high - low, skip + low))
@@ -120,7 +122,7 @@ def find_shards(
     if not found:
         raise ValueError(f"There are no files to read. Received: {files!r}.")
     if counts is None and read is None:
-        counts = [_count_records(path) for path in found]
+        counts = [sum(1 for _ in find_records(path)) for path in found]
     read = read or tf.data.TFRecordDataset
     if counts is None:
         counts = [int(read(tf.constant(path)).reduce(0, lambda n, _: n + 1)) for path in found]
@@ -176,16 +178,13 @@ def read_shards(
             worker is out of range.
     """
     check_positive("batch_size", batch_size)
+    count = shards.num_records
+    plan = functools.partial(EpochPlan, count, batch_size, drop_remainder=drop_remainder)
 
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        plan = EpochPlan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
+    def read(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+        return read_part(shards, part, number if shuffle_buffer else None, shuffle_buffer)
 
-        def read_epoch(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-            return read_part(shards, part, number if shuffle_buffer else None, shuffle_buffer)
-
-        return plan, read_epochs(plan, read_epoch, parse, seed)
-
-    return distribute(read, worker)
+    return distribute(plan, lambda own: read_epochs(own, read, parse, seed), worker)
 
 
 def read_part(
@@ -209,17 +208,22 @@ def read_part(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+    return shuffled(records, number, shuffle_buffer)
+
+
+def shuffled(records: tf.data.Dataset, number: Any, buffer: int) -> tf.data.Dataset:
+    """Records in the order of the epoch of a number; `None` keeps them in theirs."""
     if number is None:
         return records
     tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
-    return records.shuffle(shuffle_buffer, number, reshuffle_each_iteration=False)
+    return records.shuffle(buffer, number, reshuffle_each_iteration=False)
 
 
 def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, Any, Any]:
     """Files that hold a part of the records, with the records to skip and to take in each."""
     files = tf.constant(shards.files)
     counts = tf.constant(shards.counts, tf.int64)
-    skips = tf.constant(shards.skips or [0] * len(shards.files), tf.int64)
+    skips = tf.constant(shards.skips, tf.int64)
     if number is not None:
         order = tf.range(len(shards.files))
         order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
@@ -230,22 +234,28 @@ def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, An
     return tf.boolean_mask(files, used), (skips + first)[used], (end - first)[used]
 
 
-def _count_records(path: str) -> int:
-    """Counts the records of a TFRecord file by reading only their lengths."""
-    size = tf.io.gfile.stat(path).length
-    count = position = 0
+def find_records(path: str) -> Iterator[tuple[int, int]]:
+    """First byte and length of every record of a TFRecord file, of which only the lengths are read.
+
+    Raises:
+        ValueError: If it is no TFRecord file, is compressed or cut off.
+    """
+    number = position = 0
     # Files of tf.io.gfile read far ahead after every seek, so local files do without.
     is_remote = isinstance(local_or_remote(path), str)
     with tf.io.gfile.GFile(path, "rb") if is_remote else open_regular(path) as file:
+        size = tf.io.gfile.stat(path).length if is_remote else os.fstat(file.fileno()).st_size
         while position < size:
             file.seek(position)
             header = file.read(_LENGTH.size)
             length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else size
-            position += _LENGTH.size + _CHECKSUM_BYTES + length + _CHECKSUM_BYTES
-            count += 1
-    if position != size:
-        raise ValueError(
-            f"{path} is no TFRecord file, is compressed, or is cut off: record {count - 1} would "
-            "extend beyond the end of the file. For other formats, pass `read=`."
-        )
-    return count
+            start = position + _LENGTH.size + _CHECKSUM_BYTES
+            position = start + length + _CHECKSUM_BYTES
+            if position > size:
+                raise ValueError(
+                    f"{printable(path)} is no TFRecord file, is compressed, or is cut off: record "
+                    f"{number} would extend beyond the end of the file. Unpack compressed files; "
+                    "for `find_shards` of other formats, pass `read=`."
+                )
+            yield start, length
+            number += 1

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, Reader, record_reader
-from keras_vit.data.shards import Shards
+from keras_vit.data.shards import Shards, shuffled
 from keras_vit.installation import needing
 
 _IMAGE, _LABEL = "image", "label"
@@ -177,12 +177,16 @@ def _find_shards(builder: Any, split: str) -> Shards | None:
     info = builder.info
     if not info.splits or getattr(info.file_format, "value", None) != _TFRECORD:
         return None
-    pieces = [
-        piece
-        for part in split.split("+")
-        for piece in _instructions(builder, part.strip())
-        if piece.examples_in_shard
-    ]
+    pieces: list[Any] = []
+    for part in map(str.strip, split.split("+")):
+        try:
+            pieces += info.splits[part].file_instructions
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"The data set {info.full_name} has no split {part!r}. It has "
+                f"{', '.join(sorted(info.splits))}, and slices such as 'train[:98%]'."
+            ) from error
+    pieces = [piece for piece in pieces if piece.examples_in_shard]
     if not pieces or not tf.io.gfile.exists(pieces[0].filename):
         return None
     counts = tuple(
@@ -191,16 +195,6 @@ def _find_shards(builder: Any, split: str) -> Shards | None:
     )
     files = tuple(os.fspath(piece.filename) for piece in pieces)
     return Shards(files, counts, skips=tuple(piece.skip for piece in pieces))
-
-
-def _instructions(builder: Any, split: str) -> Sequence[Any]:
-    try:
-        return builder.info.splits[split].file_instructions
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"The data set {builder.info.full_name} has no split {split!r}. It has "
-            f"{', '.join(sorted(builder.info.splits))}, and slices such as 'train[:98%]'."
-        ) from error
 
 
 def _open(
@@ -247,9 +241,6 @@ def _open(
         among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
     ) -> tf.data.Dataset:
         stretch = examples.skip(among[0] + part[0]).take(part[1] - part[0])
-        if number is None:
-            return stretch
-        tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
-        return stretch.shuffle(buffer or SHUFFLE_BUFFER, number, reshuffle_each_iteration=False)
+        return shuffled(stretch, number, buffer or SHUFFLE_BUFFER)
 
     return title, count, read

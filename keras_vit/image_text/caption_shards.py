@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.parquet import read_column, read_parquet
+from keras_vit.data.shards import find_records
 from keras_vit.data.tars import find_files, load_item, make_item, read_tar
 from keras_vit.data.tfds import record_shards
 from keras_vit.errors import listed, printable, raise_problems
@@ -26,8 +26,7 @@ from keras_vit.image_text.caption_files import CAPTION_NAMES, captions_of
 from keras_vit.image_text.pairs import PairSet, make_pairs
 from keras_vit.reading import open_regular, parse_json, refusing
 
-_LENGTH = struct.Struct("<Q")  # of a TFRecord; then a checksum of 4 bytes, data, a checksum
-_MAX_RECORD = 1 << 30
+_MAX_RECORD = 1 << 30  # bytes
 _INCOMPLETE = "incomplete pairs"
 
 
@@ -78,13 +77,11 @@ def read_caption_shards(
         )
     if endings == {".parquet"}:
         return _parquet_pairs(found, image_name, caption_name, max_pixels)
-    read = (
-        _tar_pairs if endings == {".tar"}
-        else lambda file: _record_pairs(file, image_name, caption_name)
-    )  # fmt: skip
-    load = _image_of(image_name)
-    if endings == {".tar"}:
-        load = functools.partial(load_item, max_pixels=max_pixels)
+    read: Callable[[str], Iterator[_Pair]] = _tar_pairs
+    load = functools.partial(load_item, max_pixels=max_pixels)
+    if endings != {".tar"}:
+        read = functools.partial(_record_pairs, image=image_name, caption=caption_name)
+        load = _image_of(image_name)
     name = f"{os.path.dirname(found[0]) or '.'} ({len(found)} files)"
     return _collect(name, ((file, read(file)) for file in found), load, max_pixels)
 
@@ -189,26 +186,21 @@ def _captions_of(content: bytes, ending: str) -> list[str]:
 def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
     problems = []
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        number, position = -1, 0
-        while position < size:
-            number += 1
-            header = file.read(_LENGTH.size + 4)
-            length = _LENGTH.unpack(header[:8])[0] if len(header) == 12 else size
-            start, position = position + 12, position + length + 16
-            if position > size or length > _MAX_RECORD:
-                raise ValueError(
-                    f"{printable(path)} is no TFRecord file, is compressed, or is cut off at "
-                    f"record {number}. Unpack compressed ones first."
-                )
-            features = _parse(file.read(length), path, number)
-            file.seek(position)
+        for number, (start, length) in enumerate(find_records(path)):
+            if length > _MAX_RECORD:
+                problems.append(f"record {number} has {length:,} bytes, more than {_MAX_RECORD:,}")
+                continue
+            file.seek(start)
+            with refusing(
+                f"{path}: record {number}", "is no `tf.train.Example`", "Write it again."
+            ):
+                features = tf.train.Example.FromString(file.read(length)).features.feature
             try:
-                texts = _texts(features, caption)
+                texts = captions_of([value.decode() for value in _values(features, caption)])
             except UnicodeDecodeError as error:
                 problems.append(f"record {number} has a {caption} that is not UTF-8: {error}")
                 continue
-            if not texts or len(features[image].bytes_list.value if image in features else ()) != 1:
+            if not texts or len(_values(features, image)) != 1:
                 problems.append(
                     f"record {number} has no {caption if not texts else image}; features: "
                     f"{listed(sorted(features))}"
@@ -218,14 +210,8 @@ def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
     raise_problems(path, problems, _INCOMPLETE)
 
 
-def _parse(record: bytes, path: str, number: int) -> Any:
-    with refusing(f"{path}: record {number}", "is no `tf.train.Example`", "Write it again."):
-        return tf.train.Example.FromString(record).features.feature
-
-
-def _texts(features: Any, name: str) -> list[str]:
-    values = features[name].bytes_list.value if name in features else ()
-    return captions_of([value.decode() for value in values])
+def _values(features: Any, name: str) -> Sequence[bytes]:
+    return features[name].bytes_list.value if name in features else ()
 
 
 def _image_of(name: str) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import train_transform
 from keras_vit.data.image_set import ImageSet
-from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.input_transform import transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.transforms import in_range, model_input
 from keras_vit.evaluate.feature_store import Features
@@ -168,8 +168,11 @@ def pair_batches(
         of_image, of_text = tf.unstack(tf.random.split(own, 2))
         if training:
             start += tf.random.stateless_uniform((), of_text, maxval=count, dtype=tf.int64)
-        if features is None:
-            item = _pixels(pairs, item, transform, chosen if training else None, of_image)
+        if features is None and training:
+            item = train_transform(pairs.load(item), chosen, transform, of_image, pairs.max_pixels)
+            item = in_range(transform, item)
+        elif features is None:
+            item = model_input(transform, pairs.load(item), pairs.max_pixels)
         return (item, tf.gather(ids, start)), label
 
     return make_batches(
@@ -178,17 +181,6 @@ def pair_batches(
         drop_remainder=training,
         worker=worker,
     )
-
-
-@tf.autograph.experimental.do_not_convert
-def _pixels(
-    pairs: PairSet, item: Any, transform: InputTransform, chosen: Augmentation | None, seed: Any
-) -> Any:
-    image = pairs.load(item)
-    if chosen is None:
-        return model_input(transform, image, pairs.max_pixels)
-    pixels = train_transform(image, chosen, transform, seed, pairs.max_pixels)
-    return in_range(transform, pixels)
 
 
 def _tokenize(pairs: PairSet, towers: Towers) -> tuple[Any, np.ndarray, np.ndarray]:

@@ -7,13 +7,15 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.crops import inception_crop, inception_window, random_flip, resized_crop
+from keras_vit.data.batches import train_transform
+from keras_vit.data.crops import inception_crop, inception_window, resized_crop
 from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from keras_vit.data.input_transform import InputTransform
 from tests.data.pictures import encoded, pixels
 
 SEEDS = [(7, n) for n in range(25)]
 INCEPTION = Augmentation()
+AREAS = INCEPTION.area_range
 
 
 def bilinear(x, size):
@@ -34,12 +36,12 @@ def test_inception_crop_is_a_window_resized(kind):
     image = x if kind == "pixels" else tf.constant(encoded(x, kind))
     whole = decode(tf.constant(image)).numpy()
     for seed in SEEDS[:5]:
-        top, left, height, width = inception_window(tf.shape(whole), seed).numpy()
+        top, left, height, width = inception_window(tf.shape(whole), seed, AREAS).numpy()
         window = whole[top : top + height, left : left + width]
         transform = InputTransform((24, 32))
         crop = inception_crop(tf.constant(image), INCEPTION, transform, seed, MAX_PIXELS).numpy()
         if kind == "jpeg":  # libjpeg smooths colours across the border of what it decodes
-            decoded = decode_window(image, lambda shape, s=seed: inception_window(shape, s))
+            decoded = decode_window(image, lambda shape, s=seed: inception_window(shape, s, AREAS))
             inner = np.abs(decoded.numpy().astype(int) - window)[2:-2, 2:-2]
             assert inner.max(initial=0) == 0
             window = decoded.numpy()
@@ -48,7 +50,7 @@ def test_inception_crop_is_a_window_resized(kind):
 
 def test_windows_have_the_official_areas_and_proportions():
     shape = np.array([300, 400, 3])
-    windows = np.array([inception_window(shape, (3, n)) for n in range(400)])
+    windows = np.array([inception_window(shape, (3, n), AREAS) for n in range(400)])
     top, left, height, width = windows.T
     assert (top >= 0).all() and (left >= 0).all()
     assert (top + height <= 300).all() and (left + width <= 400).all()
@@ -79,11 +81,13 @@ def test_random_operations_are_those_of_the_official_code():
 
 
 def test_flips_half():
-    x = tf.constant(pixels(4, 6))
-    flips = [random_flip(x, seed).numpy() for seed in [(1, n) for n in range(200)]]
+    x, transform = tf.constant(pixels(4, 6)), InputTransform((4, 6))
+    chosen = Augmentation(crop="none")
+    flips = [train_transform(x, chosen, transform, (1, n), MAX_PIXELS) for n in range(200)]
     flipped = [not np.array_equal(flip, x) for flip in flips]
     assert 70 < sum(flipped) < 130
-    np.testing.assert_array_equal(flips[flipped.index(True)], x[:, ::-1])
+    for flip, is_flipped in zip(flips, flipped, strict=True):
+        np.testing.assert_array_equal(flip, x[:, ::-1] if is_flipped else x)
 
 
 @pytest.mark.parametrize("keep", [False, True])
