@@ -12,7 +12,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def read_csv(
     if task in (None, "multi_label") and class_names is None and len(columns) == 2:
         _check_separator(path, [row.cells[0] for row in rows])
     task = task or _guess_task(path, rows, len(columns) - 1)
-    names, values, are_lists = _read_labels(path, columns[1:], rows, task, class_names, problems)
+    names, labels = _read_labels(path, columns[1:], rows, task, class_names, problems)
     bad = find_problems(files, check, max_pixels)
     if unreadable == "error" or problems:  # one list of all, also where some could be left out
         lines = [row.line for row in rows]
@@ -101,8 +101,9 @@ def read_csv(
     advice = f"Their folder is {root}: pass another, with --data-dir on the command line."
     report_problems(skipped, unreadable, path, len(files), advice)
     kept = [index for index, file in enumerate(files) if file not in bad]
-    paths, chosen = [files[index] for index in kept], [values[index] for index in kept]
-    labels = _to_vectors(chosen, len(names)) if are_lists else np.array(chosen)
+    paths, labels = [files[index] for index in kept], labels[kept]
+    if labels.dtype == bool:  # several classes
+        labels = labels.astype("float32")
     warn_of_small_range(paths, path)
     return file_set(path, names, paths, labels, max_pixels, skipped=skipped, task=task)
 
@@ -250,11 +251,8 @@ def _read_labels(
     task: str,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> tuple[tuple[str, ...], list[Any], bool]:
-    """Names of the classes or targets, the label of every row, and whether it is a list of classes.
-
-    Vectors of many classes take memory, so they are made when no problem was found.
-    """
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names of the classes or targets, and the label of every row, of lists of classes booleans."""
     is_list = task == "multi_label" and len(columns) == 1 and not _are_indicators(rows)
     if task == "single_label" and len(columns) > 1:
         raise ValueError(
@@ -262,7 +260,7 @@ def _read_labels(
             f"{_listed(columns)}. Remove the others, or pass another task."
         )
     if task == "single_label" or is_list:
-        return *_read_names(path, rows, is_list, class_names, problems), is_list
+        return _read_names(path, rows, is_list, class_names, problems)
     names = tuple(columns if class_names is None else class_names)
     if set(names) != set(columns):
         raise ValueError(
@@ -284,7 +282,7 @@ def _read_labels(
                 problems.append((row.line, f"{column} must be 0 or 1: {_short(cell)}"))
             numbers.append(number or 0.0)
         values.append(numbers)
-    return names, values, False
+    return names, np.array(values)
 
 
 def _short(name: str) -> str:
@@ -301,7 +299,7 @@ def _read_names(
     several: bool,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> tuple[tuple[str, ...], list[Any]]:
+) -> tuple[tuple[str, ...], np.ndarray]:
     """Labels of a column with names of classes, one or several in a cell."""
     found = []
     for row in rows:
@@ -324,19 +322,14 @@ def _read_names(
         )
     position = {name: index for index, name in enumerate(names)}
     known = _listed(names)
-    values: list[Any] = []
-    for row, parts in zip(rows, found, strict=True):
+    labels = np.zeros((len(rows), len(names)), bool) if several else np.zeros(len(rows), "int64")
+    for index, (row, parts) in enumerate(zip(rows, found, strict=True)):
         unknown = [part for part in parts if part not in position]
         if unknown:
             problems.append((row.line, f"{_listed(unknown)} is none of the classes {known}"))
         chosen = [position[part] for part in parts if part in position]
-        values.append(chosen if several else next(iter(chosen), 0))
-    return names, values
-
-
-def _to_vectors(classes: list[list[int]], count: int) -> np.ndarray:
-    """A vector for every list of classes, float32, with a 1 for each that is in it."""
-    labels = np.zeros((len(classes), count), "float32")
-    for row, chosen in zip(labels, classes, strict=True):
-        row[chosen] = 1
-    return labels
+        if several:
+            labels[index, chosen] = True
+        elif chosen:
+            labels[index] = chosen[0]
+    return names, labels

@@ -111,10 +111,6 @@ def decode_window(
         Tensor of shape `(height, width, channels)`, uint8 where it was decoded.
     """
 
-    def decode_jpeg_window() -> Any:
-        position = tf.constant(_ALONE)
-        return _decode_jpeg(image, position, channels, max_pixels, exif_orientation, choose)
-
     def cut() -> Any:
         pixels = decode(image, channels, max_pixels, exif_orientation=exif_orientation)
         top, left, height, width = tf.unstack(choose(tf.shape(pixels)))
@@ -122,7 +118,8 @@ def decode_window(
 
     if image.dtype != tf.string:
         return cut()
-    return tf.cond(tf.io.is_jpeg(image), decode_jpeg_window, cut)
+    arguments = (image, tf.constant(_ALONE), channels, max_pixels, exif_orientation, choose)
+    return tf.cond(tf.io.is_jpeg(image), lambda: _decode_jpeg(*arguments), cut)
 
 
 def decoding_problem(error: tf.errors.OpError) -> str:
@@ -156,10 +153,11 @@ def _decode_other(
     stored = [_STORED.get(kind, {}).get(channels, channels) for kind in range(UNKNOWN + 1)]
     counts = sorted(set(stored))
     choice = tf.gather([counts.index(count) for count in stored], encoded.format)
+    decoders = [functools.partial(_decode_stored, encoded.data, channels, n) for n in counts]
     most = max_pixels // tf.maximum(encoded.width, 1)  # the product can be too large for int64
     pixels = tf.cond(
         (encoded.height <= most) & (encoded.format < MOVING),
-        lambda: tf.switch_case(choice, [_decoder(encoded.data, channels, n) for n in counts]),
+        lambda: tf.switch_case(choice, decoders),
         lambda: _refuse(*encoded[1:], position, channels, max_pixels),
     )
     if not exif_orientation:
@@ -229,17 +227,14 @@ def _convert_jpeg(decoder: Callable[[int], Any], stored: Any, channels: int) -> 
     return _add_opacity(decoder(3)) if channels == 4 else decoder(channels)
 
 
-def _decoder(data: Any, channels: int, stored: int) -> Callable[[], Any]:
-    def decode_and_convert() -> Any:
-        image = tf.io.decode_image(data, stored, expand_animations=False)
-        image = tf.ensure_shape(image, (None, None, stored))
-        if channels == stored:
-            return image
-        if channels == 1:
-            return tf.image.rgb_to_grayscale(image[..., :3])
-        return image[..., :3] if channels == 3 else _add_opacity(image)
-
-    return decode_and_convert
+def _decode_stored(data: Any, channels: int, stored: int) -> Any:
+    image = tf.io.decode_image(data, stored, expand_animations=False)
+    image = tf.ensure_shape(image, (None, None, stored))
+    if channels == stored:
+        return image
+    if channels == 1:
+        return tf.image.rgb_to_grayscale(image[..., :3])
+    return image[..., :3] if channels == 3 else _add_opacity(image)
 
 
 def _add_opacity(image: Any) -> Any:

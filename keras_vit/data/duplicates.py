@@ -71,8 +71,11 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
     """Thumbnails of all images in order: a uint8 array of shape `(B, 16, 16)`."""
 
     def shrink(item: Any, label: Any) -> Any:
-        pixels = tf.cast(_decode(images.load(item), images.max_pixels), tf.float32)
-        small = tf.image.resize(tf.reduce_mean(pixels, -1, keepdims=True), (_SIDE, _SIDE), "area")
+        pixels = images.load(item)
+        if pixels.dtype == tf.string:  # pixels that are stored may have any number of channels
+            pixels = decode(pixels, max_pixels=images.max_pixels)
+        grey = tf.reduce_mean(tf.cast(pixels, tf.float32), -1, keepdims=True)
+        small = tf.image.resize(grey, (_SIDE, _SIDE), "area")
         return tf.cast(tf.round(small[..., 0]), tf.uint8)
 
     pairs = images.read((0, images.num_images), None, 0)
@@ -84,11 +87,6 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
             thumbnails[progress.done : done] = batch
             progress.update(done)
     return thumbnails
-
-
-def _decode(image: Any, max_pixels: int) -> Any:
-    """Decodes encoded images; returns pixels, of any number of channels, unchanged."""
-    return decode(image, max_pixels=max_pixels) if image.dtype == tf.string else image
 
 
 def _standardize(thumbnails: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 import statistics
@@ -153,16 +154,25 @@ def check_folder(
     if test is not None:
         part_paths["test"] = pathlib.Path(test)
     found = {name: _look(path, decode) for name, path in part_paths.items()}
-    sets = {name: each.images for name, each in found.items() if each.images is not None}
+    sets = {name: images for name, (images, _) in found.items() if images is not None}
     if share is not None and "train" in sets:
         sets["train"], sets["validation"] = sets["train"].split(share, seed)
     order = [name for name in ("train", "validation", "test") if name in sets]
-    facts = {path: size for each in found.values() for path, size in each.facts.items()}
+    looked = {path: each for _, files in found.values() for path, each in files.items()}
+    facts = {path: each for path, each in looked.items() if not isinstance(each, str)}
     parts = tuple(_describe(name, sets[name], facts) for name in order)
-    unreadable = [text for each in found.values() for text in each.unreadable]
     left = [path for place in part_paths.values() for path in list_left_over(place)]
     findings = [
-        *_file_findings(unreadable, facts),
+        *_find(
+            UNREADABLE,
+            "repair or remove them, or leave them out with --unreadable skip",
+            [f"{path} {each}" for path, each in looked.items() if isinstance(each, str)],
+        ),
+        *_find(
+            "rotated by EXIF",
+            "training turns them as it says; Preprocessing(exif_orientation=False) does not",
+            [path for path, fact in facts.items() if fact.is_rotated],
+        ),
         *_class_findings(parts),
         *_size_findings(facts),
         *_range_findings(list(facts)),
@@ -180,26 +190,16 @@ class _ImageFacts(NamedTuple):
     is_rotated: bool
 
 
-class _Looked(NamedTuple):
-    images: ImageSet | None
-    facts: dict[str, _ImageFacts]  # of readable files
-    unreadable: list[str]  # the others, each with the reason
-
-
-def _look(root: pathlib.Path, decode: bool) -> _Looked:
-    """Reads the headers of all images in a folder of classes."""
+def _look(root: pathlib.Path, decode: bool) -> tuple[ImageSet | None, dict[str, _ImageFacts | str]]:
+    """The readable images in a folder of classes, and facts of all files, see `_read_facts`."""
     names = folders.find_class_folders(root)
     files = {path: i for i, n in enumerate(names) for path in list_files(root / n, folders.ENDINGS)}
     check = "pixels" if decode else "headers"
     read = folders.map_files(lambda path: _read_facts(path, check), list(files))
-    found = dict(zip(files, read, strict=True))
-    facts = {path: each for path, each in found.items() if isinstance(each, _ImageFacts)}
-    unreadable = [f"{path} {each}" for path, each in found.items() if isinstance(each, str)]
-    images = None
-    if facts:
-        labels = np.array([files[path] for path in facts], "int64")
-        images = file_set(root, names, facts, labels)
-    return _Looked(images, facts, unreadable)
+    looked = dict(zip(files, read, strict=True))
+    whole = [path for path, each in looked.items() if not isinstance(each, str)]
+    labels = np.array([files[path] for path in whole], "int64")
+    return file_set(root, names, whole, labels) if whole else None, looked
 
 
 def _read_facts(path: str, check: str) -> _ImageFacts | str:
@@ -215,8 +215,8 @@ def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Par
     assert images.class_counts is not None  # as of every folder
     counts = dict(zip(images.class_names, images.class_counts.tolist(), strict=True))
     image_facts = [facts[path] for path in images.file_names()]
-    ordered = sorted((each.height, each.width) for each in image_facts)
-    ordered.sort(key=lambda size: size[0] * size[1])
+    sizes_of_all = ((each.height, each.width) for each in image_facts)
+    ordered = sorted(sizes_of_all, key=lambda size: (math.prod(size), size))
     sizes = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
     formats = dict(collections.Counter(each.format for each in image_facts).most_common())
     return Part(name, images.name, counts, formats, sizes)
@@ -226,14 +226,6 @@ def _find(kind: str, advice: str, examples: Sequence[object]) -> Iterator[Findin
     """A finding, if there are examples of it."""
     if examples:
         yield Finding(kind, len(examples), advice, tuple(map(str, examples)))
-
-
-def _file_findings(unreadable: list[str], facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
-    rotated = [path for path, fact in facts.items() if fact.is_rotated]
-    advice = "repair or remove them, or leave them out with --unreadable skip"
-    yield from _find(UNREADABLE, advice, unreadable)
-    advice = "training turns them as it says; Preprocessing(exif_orientation=False) does not"
-    yield from _find("rotated by EXIF", advice, rotated)
 
 
 def _class_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:

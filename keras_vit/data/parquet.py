@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import dataclasses
 import hashlib
 import io
 import itertools
@@ -22,7 +21,8 @@ import tensorflow as tf
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import examine_bytes, report_problems
-from keras_vit.data.image_set import ImageSet, read_records
+from keras_vit.data.image_set import ImageSet
+from keras_vit.data.labelled_set import record_reader
 from keras_vit.data.parquet_pages import (
     MAX_GROUP_BYTES,
     RowGroup,
@@ -151,15 +151,18 @@ def read_parquet(
     report_problems(skipped, unreadable, source, count)
     kept = np.ones(count, bool)
     kept[list(bad)] = False
-    images = _as_records(
-        f"{source}, {columns.label}", known, groups, columns, kept, labels, max_pixels
-    )
     rows = np.flatnonzero(kept).tolist()
-    return dataclasses.replace(
-        images,
+    shards = _as_shards(groups, columns, kept, labels, max_pixels)
+    return ImageSet(
+        f"{source}, {columns.label}",
+        known,
+        (np.arange(len(rows)),),
+        tf.identity,
+        max_pixels,
+        record_reader(shards, lambda image, label: (image, label)),
+        skipped,
+        shards=shards,
         record_name=lambda position: name_of(rows[position]),
-        skipped=skipped,
-        max_pixels=max_pixels,
         counts=tuple(np.bincount(labels[kept], minlength=len(known)).tolist()),
     )
 
@@ -311,15 +314,13 @@ def _examine(image: bytes | None, check: str, max_pixels: int) -> str | None:
     return examine_bytes(io.BytesIO(image), len(image), check, max_pixels)
 
 
-def _as_records(
-    source: str,
-    class_names: tuple[str, ...],
+def _as_shards(
     groups: Sequence[_Group],
     columns: _Columns,
     kept: np.ndarray,
     labels: np.ndarray,
     max_pixels: int,
-) -> ImageSet:
+) -> Shards:
     """Reads row groups as files of records: the rows that are kept, with their labels."""
     digest = hashlib.sha256(labels.tobytes() + kept.tobytes()).hexdigest()[:16]
 
@@ -346,8 +347,7 @@ def _as_records(
         for index, group in enumerate(groups)
     ]
     counts = [int(kept[group.first : group.first + group.rows].sum()) for group in groups]
-    shards = Shards(tuple(keys), tuple(counts), read)
-    return read_records(shards, lambda image, label: (image, label), class_names, source)
+    return Shards(tuple(keys), tuple(counts), read)
 
 
 def read_column(paths: Sequence[str], names: Sequence[str]) -> list[Any]:

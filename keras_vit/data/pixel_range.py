@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import warnings
@@ -74,19 +75,16 @@ def warn_of_small_range(
         warnings.warn(f"In the 16-bit files of {name}, {found.advice}.", stacklevel=3)
 
 
-def _decode_16_bits(data: Any) -> Any:
-    return tf.io.decode_png(data, dtype=tf.uint16)
+_decode_16_bits = functools.partial(tf.io.decode_png, dtype=tf.uint16)
 
 
 def _highest(path: pathlib.Path, decoder: Callable[[Any], Any]) -> int | None:
     """The largest value of an image file, or `None` if it is damaged."""
     try:
         return int(tf.reduce_max(decoder(tf.constant(as_png(read_bytes(path))))))
-    except ValueError:
-        return None
     except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
         raise
-    except tf.errors.OpError:
+    except (ValueError, tf.errors.OpError):
         return None
 
 

@@ -136,8 +136,7 @@ def _choose(path: pathlib.Path, given: str | None, usual: Iterable[str], columns
     if found is None:
         raise ValueError(
             f"{printable(path)} has no column {' or '.join(map(printable, names))}. Received: "
-            f"{listed(columns) or 'none'}. Pass `image_name` and "
-            "`caption_name`."
+            f"{listed(columns) or 'none'}. Pass `image_name` and `caption_name`."
         )
     return found
 

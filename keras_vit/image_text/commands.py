@@ -20,7 +20,6 @@ from keras_vit.reading import read_text
 from keras_vit.train.file_predictions import classify_files
 from keras_vit.train.keras_files import save_keras_file
 
-_COLUMNS = ("position", "file", "similarity", "duplicates")  # of an `Answer`, in JSON
 _LISTED = 3  # near-duplicates whose names are printed
 
 
@@ -87,7 +86,7 @@ def search_images(
     answers |= {pathlib.Path(path): index.search_image(path, top, duplicates) for path in image}
     for query, found in answers.items():
         if as_json:
-            rows = [dict(zip(_COLUMNS, each, strict=True)) for each in found]
+            rows = [each._asdict() for each in found]
             print(json.dumps({"query": str(query), "answers": rows}))
         else:
             say(printable(query))

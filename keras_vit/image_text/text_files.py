@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -97,9 +98,8 @@ class TextFile:
                 f"{self.file.path} lacks the projection of texts to the space of images. Fetch it "
                 "again."
             )
-        depth = 0
-        while self._has(f"block_{depth}/mlp/hidden/kernel"):
-            depth += 1
+        depths = itertools.count()
+        depth = next(i for i in depths if not self._has(f"block_{i}/mlp/hidden/kernel"))
         vocabulary, width = self._shape(_TABLE, 2)
         units = self._shape("block_0/mlp/hidden/kernel", 2)[1]
         fields: dict[str, Any] = {

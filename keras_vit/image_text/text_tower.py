@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.checks import check_choice, check_heads, check_positive
+from keras_vit.checks import check_choice, check_fields, check_heads, check_positive
 from keras_vit.config import BIASES, GELUS, NORMS
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.causal import CausalBlock
@@ -20,6 +20,10 @@ from keras_vit.runtime.model import Model
 
 POOLINGS = ("eot", "last", "mean")
 POSITIONS = ("learned", "sinusoidal")
+_SIZES = (
+    *("vocabulary_size", "width", "depth", "num_heads", "mlp_dim", "context_length"),
+    "projection_size",
+)
 _BLOCK_FIELDS = ("gelu", "norm", "norm_epsilon", "swiglu", "without_bias")  # options of a block
 
 
@@ -74,11 +78,7 @@ class TextConfig:
     without_bias: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary_size", "width", "depth", "num_heads", "mlp_dim", "context_length")
-        for field in sizes:
-            check_positive(field, getattr(self, field))
-        if self.projection_size is not None:
-            check_positive("projection_size", self.projection_size)
+        check_fields(self, dict.fromkeys(_SIZES, check_positive))
         check_heads(self.width, self.num_heads)
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("positions", self.positions, POSITIONS)

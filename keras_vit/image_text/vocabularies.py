@@ -83,36 +83,31 @@ def _bert(pieces: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _sequence(name: str, *steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", name: list(steps)}
+
+
 def _clip(vocab: dict[str, int], merges: list[str]) -> dict[str, Any]:
     special = [name for name in _SPECIAL if name in vocab]
     return {
         "version": "1.0",
         "added_tokens": [{"id": vocab[name], "content": name, "special": True} for name in special],
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [
-                {"type": "NFC"},
-                {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
-                {"type": "Lowercase"},
-            ],
-        },
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": _WORDS},
-                    "behavior": "Removed",
-                    "invert": True,
-                },
-                {
-                    "type": "ByteLevel",
-                    "add_prefix_space": False,
-                    "trim_offsets": True,
-                    "use_regex": False,
-                },
-            ],
-        },
+        "normalizer": _sequence(
+            "normalizers",
+            {"type": "NFC"},
+            {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+            {"type": "Lowercase"},
+        ),
+        "pre_tokenizer": _sequence(
+            "pretokenizers",
+            {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Removed", "invert": True},
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": False,
+            },
+        ),
         "model": {
             "type": "BPE",
             "end_of_word_suffix": "</w>",
@@ -158,7 +153,11 @@ def _read_sentencepiece(content: bytes) -> dict[str, Any]:
     if unknown is None:
         raise ValueError("it has no piece for what it does not know")
     fallback = bool(trainer.get(35, 0))
-    is_bpe = trainer.get(3, 1) == 2
+    if trainer.get(3, 1) == 2:
+        model = _bpe(pieces, unknown, fallback)
+    else:
+        scores = [[name, score] for name, score, _ in pieces]
+        model = {"type": "Unigram", "unk_id": unknown, "byte_fallback": fallback, "vocab": scores}
     normalizers: list[dict[str, Any]] = []
     if rules.get(2):
         charsmap = base64.b64encode(rules[2]).decode()
@@ -166,25 +165,17 @@ def _read_sentencepiece(content: bytes) -> dict[str, Any]:
     if rules.get(4, 1):
         normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
         normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    scheme = "always" if rules.get(3, 1) else "never"
     return {
         "version": "1.0",
         "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "normalizer": _sequence("normalizers", *normalizers),
         "pre_tokenizer": {
             "type": "Metaspace",
             "replacement": "\u2581",
-            "prepend_scheme": scheme,
+            "prepend_scheme": "always" if rules.get(3, 1) else "never",
             "split": False,
         },
-        "model": _bpe(pieces, unknown, fallback)
-        if is_bpe
-        else {
-            "type": "Unigram",
-            "unk_id": unknown,
-            "byte_fallback": fallback,
-            "vocab": [[name, score] for name, score, _ in pieces],
-        },
+        "model": model,
     }
 
 
