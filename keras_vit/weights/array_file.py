@@ -59,18 +59,17 @@ class ArrayFile:
         kind: `"npz"` or `"safetensors"`.
         entries: Shape and type by name.
         read_raw: Reads an array by name, in the type that it has in the file.
-        check_bytes: Reads the bytes of every array in bounded memory; raises if some are damaged.
         close: Closes the file.
-        metadata: Strings in the header of the file.
+        check_bytes: Reads the bytes of every array in bounded memory; raises if some are damaged.
+            It does nothing where the format has no checksums.
     """
 
     path: pathlib.Path
     kind: str
     entries: dict[str, Entry]
     read_raw: Callable[[str], np.ndarray]
-    check_bytes: Callable[[], None]
     close: Callable[[], None]
-    metadata: dict[str, str]
+    check_bytes: Callable[[], None] = lambda: None
 
     def __enter__(self) -> ArrayFile:
         return self

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import pathlib
-import struct
 import zipfile
-import zlib
 
 import numpy as np
 
@@ -46,18 +43,14 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
         archive = zipfile.ZipFile(stack.enter_context(BoundedFile(path)))
         members = _npz_members(path, archive)
         headers = {name: _npz_header(path, archive, info) for name, info in members.items()}
-        stream = stack.enter_context(open_regular(path))
         close = stack.pop_all().close
     entries = {name: entry for name, (entry, _) in headers.items()}
 
     def read(name: str) -> np.ndarray:
         _, (dtype, fortran, offset) = headers[name]
-        shape, info = entries[name].shape, members[name]
+        shape = entries[name].shape
         flat = np.empty(math.prod(shape), dtype)
-        if info.compress_type == zipfile.ZIP_STORED:
-            _read_stored(stream, info, flat, offset)
-        else:
-            _read_deflated(archive, info, flat, offset)
+        _read_member(archive, members[name], flat, offset)
         return flat.reshape(shape, order="F" if fortran else "C")
 
     def verify() -> None:
@@ -65,7 +58,7 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
             if info.file_size <= _MAX_VERIFIED * max(info.compress_size, 1):
                 _verify_member(archive, info)
 
-    return ArrayFile(path, "npz", entries, read, verify, close, {})
+    return ArrayFile(path, "npz", entries, read, close, verify)
 
 
 class BoundedFile(io.BufferedReader):
@@ -150,21 +143,6 @@ def _npz_header(
     return Entry(tuple(shape), label), (dtype, fortran, offset)
 
 
-def _read_stored(
-    stream: io.BufferedReader, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
-) -> None:
-    """Reads an uncompressed member directly into the array's memory."""
-    stream.seek(info.header_offset)
-    local = struct.unpack("<26x2H", stream.read(30))  # lengths of the name and of other fields
-    stream.seek(sum(local), os.SEEK_CUR)
-    checksum = zlib.crc32(stream.read(offset))
-    data = flat.view(np.uint8).data
-    if stream.readinto(data) != len(data):
-        raise EOFError("bytes are missing")
-    if zlib.crc32(data, checksum) != info.CRC:
-        raise zipfile.BadZipFile("its checksum differs from that of its bytes")
-
-
 def _verify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     """Reads a member to its end, where zipfile compares the checksum."""
     with archive.open(info) as stream:
@@ -172,10 +150,10 @@ def _verify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
             pass
 
 
-def _read_deflated(
+def _read_member(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
 ) -> None:
-    """Reads a compressed member a chunk at a time: zipfile copies what it reads."""
+    """Reads the data of a member a chunk at a time: zipfile copies what it reads."""
     data = flat.view(np.uint8).data
     with archive.open(info) as stream:
         stream.read(offset)

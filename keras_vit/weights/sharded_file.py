@@ -95,17 +95,10 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
                 f"{path} and its files differ: {listed(problems, _MAX_LISTED)}. Fetch all of one "
                 "version."
             )
-
-        def verify() -> None:
-            for file in files.values():
-                file.verify()
-
         return ArrayFile(
             path,
             "safetensors",
             {name: files[shard].entries[name] for name, shard in shard_of.items()},
             lambda name: files[shard_of[name]].read_raw(name),
-            verify,
             stack.pop_all().close,
-            files[shards[0]].metadata,
         )
