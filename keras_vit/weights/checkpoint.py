@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -75,12 +76,6 @@ class Checkpoint:
         self._sources, self.others = plain_names(file, found)
         self._stacks: dict[str, np.ndarray] = {}
         self.entries = {name: self._entry(name) for name in self._sources}
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.__exit__()
 
     def _entry(self, name: str) -> Entry:
         key, index = self._sources[name]
@@ -408,24 +403,23 @@ class Checkpoint:
         return {0, class_tokens, class_tokens + tokens[2]}
 
 
-def open_checkpoint(path: str | os.PathLike[str], prefix: str | None = None) -> Checkpoint:
+@contextlib.contextmanager
+def open_checkpoint(
+    path: str | os.PathLike[str], prefix: str | None = None
+) -> Iterator[Checkpoint]:
     """Opens a checkpoint and finds its layout from its names.
 
     Args:
         path: An `.npz` or `.safetensors` file, see `open_arrays`.
         prefix: What stands before the names of the model in the file; `None` looks for it.
 
-    Returns:
-        A `Checkpoint`, to be used in a `with` statement.
+    Yields:
+        A `Checkpoint`, for a `with` statement.
 
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If the file cannot be read, its names match no known layout, or it holds
             several models.
     """
-    file = open_arrays(path)
-    try:
-        return Checkpoint(file, find_file_layout(file, prefix))
-    except BaseException:
-        file.__exit__()
-        raise
+    with open_arrays(path) as file:
+        yield Checkpoint(file, find_file_layout(file, prefix))
