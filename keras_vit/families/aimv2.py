@@ -57,9 +57,8 @@ MODEL_TYPES = {
     ),
     "aimv2_vision_model": keys.ModelType(
         {
-            **{key: rule for key, rule in keys.ENCODER.items() if key != "layer_norm_eps"},
+            **keys.without("layer_norm_eps", keys.ENCODER),
             **_BLOCK_KEYS,
-            "intermediate_size": keys.Size("mlp_dim"),
             "is_native": keys.Only(
                 (False,), "positions of sines and cosines for images of any size"
             ),
@@ -126,7 +125,7 @@ HF_AIMV2 = parts.torch_layout(
 TEXT_TYPES = {
     "aimv2": keys.TextType(
         {
-            **{key: rule for key, rule in keys.TEXT.items() if key != "layer_norm_eps"},
+            **keys.without("layer_norm_eps", keys.TEXT),
             **_BLOCK_KEYS,
             "eos_token_id": keys.Sets("end_id", int),
         },
@@ -138,20 +137,7 @@ TEXT_TYPES = {
         max_scale=("max_logit_scale", 100.0),
     )
 }  # fmt: skip
-_HF_TEXT = rules.Layout(
-    "transformers_aimv2",
-    (
-        parts.TOKENS,
-        parts.POSITIONS,
-        *_blocks(),
-        Rule("projection/kernel", ("text_projection.weight",), rules.LINEAR),
-        *parts.LOGITS,
-    ),
-    "transformers",
-    kind="safetensors",
-    prefixes=("text_model.",),
-    unprefixed=("text_projection\\.", *parts.UNPREFIXED),
-)
+_HF_TEXT = parts.text_layout("transformers_aimv2", *_blocks(), parts.TEXT_PROJECTION)
 
 # Published checkpoints, by timm
 CARDS = (

@@ -65,7 +65,6 @@ def _positions(config: Any) -> Fields:
 _KEYS: keys.Rules = {
     **keys.ENCODER,
     **keys.BACKBONE,
-    "intermediate_size": keys.Size("mlp_dim"),
     "use_shared_relative_position_bias": keys.Only(
         (False,), "relative positions that all blocks share"
     ),

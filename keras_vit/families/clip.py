@@ -20,7 +20,7 @@ from keras_vit.families.preprocessing import (
     TimmImages,
 )
 from keras_vit.families.rules import Rule
-from keras_vit.families.siglip import siglip_blocks, text_layout
+from keras_vit.families.siglip import siglip_blocks
 
 # https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
 # projection to the space of images and texts.
@@ -81,11 +81,7 @@ TIMM_IMAGES: TimmImages = (
 )
 
 # transformers: relatives whose image tower is CLIP's.
-_TOWER: keys.Rules = {
-    **keys.ENCODER,
-    "intermediate_size": keys.Size("mlp_dim"),
-    **keys.harmless("projection_dim"),
-}
+_TOWER: keys.Rules = {**keys.ENCODER, **keys.harmless("projection_dim")}
 _TOWER_DEFAULTS = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12}
 _TWO_TOWERS = keys.two_towers(
     "text_config_dict vision_config_dict projection_dim logit_scale_init_value"
@@ -166,13 +162,10 @@ def open_clip_blocks(tower: str) -> tuple[Rule, ...]:
     block = f"{tower}transformer.resblocks.{{i}}"
     joined = f"{block}.attn.in_proj_"
     return (
-        *parts.norm("block_{i}/attention_norm", f"{block}.ln_1"),
         Rule("block_{i}/attention/qkv/kernel", (f"{joined}weight",), rules.LINEAR),
         Rule("block_{i}/attention/qkv/bias", (f"{joined}bias",)),
         *parts.dense("block_{i}/attention/output", f"{block}.attn.out_proj"),
-        *parts.norm("block_{i}/mlp_norm", f"{block}.ln_2"),
-        *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.c_fc"),
-        *parts.dense("block_{i}/mlp/output", f"{block}.mlp.c_proj"),
+        *parts.branches(block, ("ln_1", "ln_2"), ("mlp.c_fc", "mlp.c_proj")),
     )
 
 
@@ -227,8 +220,8 @@ TEXT_TYPES = {
     "clip": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS, old_end=2),
     "metaclip_2": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS),
 }
-_HF_TEXT = text_layout(
-    "transformers_clip", Rule("projection/kernel", ("text_projection.weight",), rules.LINEAR)
+_HF_TEXT = parts.text_layout(
+    "transformers_clip", *siglip_blocks("final_layer_norm"), parts.TEXT_PROJECTION
 )
 _OPEN_CLIP_TEXT = rules.Layout(
     "open_clip",

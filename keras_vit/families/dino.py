@@ -18,6 +18,7 @@ from keras_vit.families.names import (
     Name,
     Names,
     architectures,
+    joined,
     of_timm,
     sized,
 )
@@ -63,6 +64,13 @@ _GAP: Fields = {"pooling": "gap"}
 _FOUR: Fields = {"num_registers": 4, "position_on_class_token": False}
 
 
+# Sizes, and what timm and the hub call them.
+_DINOV3_SIZES = (
+    ("s", "small", "s16"), ("splus", "small_plus", "s16plus"), ("b", "base", "b16"),
+    ("l", "large", "l16"), ("hplus", "huge_plus", "h16plus"),
+)  # fmt: skip
+
+
 def _dinov3_names(size: str, timm: str, hub: str) -> Names:
     """Names of DINOv3, and of EUPE, whose queries and values have biases."""
     variant = f"dinov3_{size}16"
@@ -87,11 +95,7 @@ NAMES: Names = {
     **of_timm("vit_giant_patch14_reg4_dinov2", "dinov2_giant14", {**_FOUR, "image_size": 518}),
     "facebook/dinov2-giant": Name("dinov2_giant14"),
     "facebook/dinov2-with-registers-giant": Name("dinov2_giant14", _FOUR),
-    **_dinov3_names("s", "small", "s16"),
-    **_dinov3_names("splus", "small_plus", "s16plus"),
-    **_dinov3_names("b", "base", "b16"),
-    **_dinov3_names("l", "large", "l16"),
-    **_dinov3_names("hplus", "huge_plus", "h16plus"),
+    **joined(_dinov3_names(*row) for row in _DINOV3_SIZES),
     **of_timm("vit_7b_patch16_dinov3", "dinov3_7b16", _GAP),
     "facebook/dinov3-vit7b16-pretrain-lvd1689m": Name("dinov3_7b16"),
     "facebook/dinov3-vit7b16-pretrain-sat493m": Name("dinov3_7b16"),
@@ -142,7 +146,7 @@ def _dinov3(config: Any) -> Fields:
 
 _ROPE = RotaryPositions(**DINOV3["rope"])
 DINOV2_KEYS: keys.Rules = {
-    **keys.ENCODER,
+    **keys.without("intermediate_size", keys.ENCODER),
     **keys.PRODUCTS,
     **keys.BACKBONE,
     **keys.harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
@@ -164,7 +168,6 @@ MODEL_TYPES = {
         {
             **keys.ENCODER,
             **keys.BACKBONE,
-            "intermediate_size": keys.Size("mlp_dim"),
             "rope_theta": keys.Sets(
                 "rope", lambda base: dataclasses.replace(_ROPE, base=base)
             ),
@@ -187,18 +190,14 @@ PROCESSORS = {"DINOv3ViT": keys.Processor(2, 224, True, None, IMAGENET_STATISTIC
 
 # layouts of arrays
 _HIDDEN, _OUTPUT = "block_{i}/mlp/hidden", "block_{i}/mlp/output"
+_NORMS, _SCALES = ("norm1", "norm2"), ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _HAS_GATE = ("swiglu", True)
 _DINOV2_RULES = (
     *parts.embeddings(),
-    *parts.norm("block_{i}/attention_norm", "encoder.layer.{i}.norm1"),
     *parts.self_attention("encoder.layer.{i}"),
-    Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
-    *parts.norm("block_{i}/mlp_norm", "encoder.layer.{i}.norm2"),
     *parts.dense(_HIDDEN, "encoder.layer.{i}.mlp.weights_in", when=_HAS_GATE),  # of the giant
-    *parts.dense(_HIDDEN, "encoder.layer.{i}.mlp.fc1"),
     *parts.dense(_OUTPUT, "encoder.layer.{i}.mlp.weights_out", when=_HAS_GATE),
-    *parts.dense(_OUTPUT, "encoder.layer.{i}.mlp.fc2"),
-    Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
+    *parts.branches("encoder.layer.{i}", _NORMS, ("mlp.fc1", "mlp.fc2"), _SCALES),
     *parts.norm("encoder_norm", "layernorm"),
     *parts.dense("head", "classifier"),  # of the class token and the mean of the patches
 )
@@ -248,15 +247,10 @@ HF_DINOV3 = parts.torch_layout(
         *parts.patches("embeddings.patch_embeddings"),
         Rule("class_token/token", ("embeddings.cls_token",)),
         Rule("registers/token", ("embeddings.register_tokens",)),
-        *parts.norm("block_{i}/attention_norm", "layer.{i}.norm1"),
         *parts.split_products("layer.{i}.attention"),
         *parts.dense("block_{i}/attention/output", "layer.{i}.attention.o_proj"),
-        Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
-        *parts.norm("block_{i}/mlp_norm", "layer.{i}.norm2"),
         *parts.gate(_HIDDEN, "layer.{i}.mlp.gate_proj", "layer.{i}.mlp.up_proj", when=_HAS_GATE),
-        *parts.dense(_HIDDEN, "layer.{i}.mlp.up_proj"),
-        *parts.dense(_OUTPUT, "layer.{i}.mlp.down_proj"),
-        Rule("block_{i}/mlp_scale/gamma", ("layer.{i}.layer_scale2.lambda1",)),
+        *parts.branches("layer.{i}", _NORMS, ("mlp.up_proj", "mlp.down_proj"), _SCALES),
         *parts.norm("encoder_norm", "norm"),
     ),
     {
@@ -309,10 +303,7 @@ _DINO_MODELS = {
     "vit_b8": "base_patch8",
 }  # fmt: skip
 _DINOV2_MODELS = {"vit_s14": "small", "vit_b14": "base", "vit_l14": "large"}
-_DINOV3_MODELS = {
-    "dinov3_s16": "small", "dinov3_splus16": "small_plus", "dinov3_b16": "base",
-    "dinov3_l16": "large", "dinov3_hplus16": "huge_plus", "dinov3_7b16": "7b",
-}  # fmt: skip
+_DINOV3_MODELS = {f"dinov3_{size}16": timm for size, timm, _ in _DINOV3_SIZES}
 CARDS = (
     Published(_TIMM_DINO, "dino", of_size("vit_{}_224.dino", _DINO_MODELS)),
     Published(_DINOV2, "dinov2_lvd142m",
@@ -324,8 +315,9 @@ CARDS = (
               (("dinov2_giant14", "vit_giant_patch14_dinov2.lvd142m", 518),)),
     Published(_DINOV2_REGISTERS._replace(options=_FOUR), "reg4_lvd142m",
               (("dinov2_giant14", "vit_giant_patch14_reg4_dinov2.lvd142m", 518),)),
-    Published(_DINOV3, "lvd1689m",
-              of_size("vit_{}_patch16_dinov3.lvd1689m", _DINOV3_MODELS, 256)),
+    Published(_DINOV3, "lvd1689m", of_size(
+        "vit_{}_patch16_dinov3.lvd1689m", {**_DINOV3_MODELS, "dinov3_7b16": "7b"}, 256
+    )),
     Published(_DINOV3, "sat493m", (("dinov3_l16", "vit_large_patch16_dinov3.sat493m", 256),)),
     Published(_EUPE, "eupe", (
         ("dinov3_s16", "vit_small_patch16_dinov3_qkvb.eupe_lvd1689m", 256),
@@ -340,8 +332,7 @@ CARDS = (
     Published(_HUB_REGISTERS, "dinov2_reg4_lvd142m",
               of_size("facebook/dinov2-with-registers-{}", _DINOV2_MODELS)),
     Published(_HUB_DINOV3, "lvd1689m", of_size("facebook/dinov3-vit{}-pretrain-lvd1689m", {
-        "dinov3_s16": "s16", "dinov3_splus16": "s16plus", "dinov3_b16": "b16",
-        "dinov3_l16": "l16", "dinov3_hplus16": "h16plus",
+        f"dinov3_{size}16": hub for size, _, hub in _DINOV3_SIZES
     })),
 )  # fmt: skip
 

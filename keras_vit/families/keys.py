@@ -85,6 +85,11 @@ def every(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
+def without(name: str, rules: Rules) -> Rules:
+    """Rules without that of a key."""
+    return {key: rule for key, rule in rules.items() if key != name}
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelType:
     """A `model_type` of transformers.
@@ -383,22 +388,8 @@ ACTIVATION = Sets(
         ),
     },
 )
-ENCODER: Rules = {
-    **COMMON,
-    "hidden_act": ACTIVATION,
-    "layer_norm_eps": Sets("norm_epsilon", float),
-    "num_attention_heads": Sets("num_heads", int),
-    "hidden_size": Size("width"),
-    "num_hidden_layers": Size("depth"),
-    "num_channels": Size("channels"),
-    "patch_size": Size("patch_size"),
-    "image_size": Images(),
-    "qkv_bias": Only((True,), "queries, keys and values without bias"),
-    **harmless(
-        "hidden_dropout_prob attention_probs_dropout_prob attention_dropout dropout drop_path_rate"
-    ),
-}
-TEXT: Rules = {  # `text_config` in models of images and texts
+# Of a tower of images or of texts.
+_TOWER: Rules = {
     **COMMON,
     "hidden_act": ACTIVATION,
     "layer_norm_eps": Sets("norm_epsilon", float),
@@ -406,17 +397,27 @@ TEXT: Rules = {  # `text_config` in models of images and texts
     "hidden_size": Size("width"),
     "num_hidden_layers": Size("depth"),
     "intermediate_size": Size("mlp_dim"),
+    "qkv_bias": Only((True,), "queries, keys and values without bias"),
+    **harmless("attention_dropout dropout"),
+}
+ENCODER: Rules = {
+    **_TOWER,
+    "num_channels": Size("channels"),
+    "patch_size": Size("patch_size"),
+    "image_size": Images(),
+    **harmless("hidden_dropout_prob attention_probs_dropout_prob drop_path_rate"),
+}
+TEXT: Rules = {  # `text_config` in models of images and texts
+    **_TOWER,
     "max_position_embeddings": Size("context_length"),
     "vocab_size": Size("vocabulary_size"),
-    "qkv_bias": Only((True,), "queries, keys and values without bias"),
-    **harmless("attention_dropout dropout projection_dim"),
+    **harmless("projection_dim"),
 }
 # Of models that have all of these biases or none.
 PRODUCTS = {"qkv_bias": Sets("without_bias", {True: (), False: ("query", "key", "value")})}
 VIT: Rules = {
     **ENCODER,
     **PRODUCTS,
-    "intermediate_size": Size("mlp_dim"),
     "pooler_act": Only(("tanh",), "another activation of the pooler", "pre_logits"),
     **harmless("encoder_stride pooler_output_size"),
 }

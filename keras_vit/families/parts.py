@@ -72,6 +72,20 @@ TOKENS = Rule("token_embedding/embeddings", ("embeddings.token_embedding.weight"
 # Scale of the similarities in a model of images and texts, a logarithm, and their bias.
 LOGITS = (Rule("logit_scale", ("logit_scale",)), Rule("logit_bias", ("logit_bias",)))
 UNPREFIXED = ("logit_(scale|bias)$",)
+TEXT_PROJECTION = Rule("projection/kernel", ("text_projection.weight",), LINEAR)
+
+
+def text_layout(name: str, *rules: Rule) -> Layout:
+    """A text tower of transformers, by the rules of its blocks and its projection."""
+    return Layout(
+        name,
+        (TOKENS, POSITIONS, *rules, *LOGITS),
+        "transformers",
+        prefixes=("text_model.",),
+        kind="safetensors",
+        others=("embeddings\\.position_ids$",),
+        unprefixed=("text_projection\\.", *UNPREFIXED),
+    )
 
 
 def torch_layout(
@@ -108,16 +122,38 @@ def self_attention(block: str) -> tuple[Rule, ...]:
     )
 
 
+def branches(
+    block: str, norms: tuple[str, str], mlp: tuple[str, str], scales: tuple[str, ...] = ()
+) -> tuple[Rule, ...]:
+    """Norms, MLP and layer scales of a block, whose attention has rules of its own.
+
+    Args:
+        block: What stands before the names of a block.
+        norms: Names of the norms of attention and MLP.
+        mlp: Names of the hidden layer and of the output.
+        scales: Names of the layer scales of attention and MLP, if there are any.
+    """
+    return (
+        *norm("block_{i}/attention_norm", f"{block}.{norms[0]}"),
+        *norm("block_{i}/mlp_norm", f"{block}.{norms[1]}"),
+        *dense("block_{i}/mlp/hidden", f"{block}.{mlp[0]}"),
+        *dense("block_{i}/mlp/output", f"{block}.{mlp[1]}"),
+        *(
+            Rule(f"block_{{i}}/{branch}_scale/gamma", (f"{block}.{name}",))
+            for branch, name in zip(("attention", "mlp"), scales, strict=False)
+        ),
+    )
+
+
 def encoder(*heads: tuple[str, str]) -> tuple[Rule, ...]:
     """ViT, DeiT and MAE of transformers, which differ in their heads."""
     block = "encoder.layer.{i}"
     return (
         *embeddings(),
-        *norm("block_{i}/attention_norm", f"{block}.layernorm_before"),
         *self_attention(block),
-        *norm("block_{i}/mlp_norm", f"{block}.layernorm_after"),
-        *dense("block_{i}/mlp/hidden", f"{block}.intermediate.dense"),
-        *dense("block_{i}/mlp/output", f"{block}.output.dense"),
+        *branches(
+            block, ("layernorm_before", "layernorm_after"), ("intermediate.dense", "output.dense")
+        ),
         *norm("encoder_norm", "layernorm"),
         *dense("pre_logits", "pooler.dense"),
         *(rule for ours, theirs in heads for rule in dense(ours, theirs)),

@@ -84,11 +84,7 @@ TIMM_IMAGES: TimmImages = (
 
 
 # transformers. NaFlex has the same names of arrays.
-_SIGLIP_KEYS: keys.Rules = {
-    **keys.ENCODER,
-    "intermediate_size": keys.Size("mlp_dim"),
-    **keys.harmless("vision_use_head"),
-}
+_SIGLIP_KEYS: keys.Rules = {**keys.ENCODER, **keys.harmless("vision_use_head")}
 _SIGLIP_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
 _TWO_TOWERS = keys.two_towers("projection_dim")
 
@@ -150,33 +146,11 @@ def siglip_blocks(last_norm: str = "post_layernorm") -> tuple[Rule, ...]:
         for what in ("weight", "bias")
     )
     return (
-        *parts.norm("block_{i}/attention_norm", f"{block}.layer_norm1"),
         Rule("block_{i}/attention/qkv/kernel", kernels, rules.LINEAR),
         Rule("block_{i}/attention/qkv/bias", biases),
         *parts.dense("block_{i}/attention/output", f"{block}.self_attn.out_proj"),
-        *parts.norm("block_{i}/mlp_norm", f"{block}.layer_norm2"),
-        *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.fc1"),
-        *parts.dense("block_{i}/mlp/output", f"{block}.mlp.fc2"),
+        *parts.branches(block, ("layer_norm1", "layer_norm2"), ("mlp.fc1", "mlp.fc2")),
         *parts.norm("encoder_norm", last_norm),
-    )
-
-
-def text_layout(name: str, *projection: Rule) -> rules.Layout:
-    """A text tower of transformers, which CLIP shares but for the projection."""
-    return rules.Layout(
-        name,
-        (
-            parts.TOKENS,
-            parts.POSITIONS,
-            *siglip_blocks("final_layer_norm"),
-            *projection,
-            *parts.LOGITS,
-        ),
-        "transformers",
-        prefixes=("text_model.",),
-        kind="safetensors",
-        others=("embeddings\\.position_ids$",),
-        unprefixed=("text_projection\\.", *parts.UNPREFIXED),
     )
 
 
@@ -230,7 +204,11 @@ _TEXT_TYPE = keys.TextType(
     {**keys.TEXT, **keys.harmless("projection_size")}, TEXT_FIELDS, _SIGLIP_DEFAULTS
 )
 TEXT_TYPES = {"siglip": _TEXT_TYPE, "siglip2": _TEXT_TYPE}
-_HF_TEXT = text_layout("transformers_siglip", *parts.dense("projection", "head"))
+_HF_TEXT = parts.text_layout(
+    "transformers_siglip",
+    *siglip_blocks("final_layer_norm"),
+    *parts.dense("projection", "head"),
+)
 _BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
     "big_vision",
     (

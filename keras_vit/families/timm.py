@@ -171,7 +171,6 @@ _ATTENTION = f"{BLOCK}.attn"
 _KERNELS = tuple(f"{_ATTENTION}.{part}_proj.weight" for part in "qkv")
 _BLOCKS = (
     *parts.norm("embedding_norm", "norm_pre"),
-    *parts.norm("block_{i}/attention_norm", f"{BLOCK}.norm1"),
     # Queries, keys and values: one layer, one with separate biases, or three layers.
     Rule("block_{i}/attention/qkv/kernel", _KERNELS, rules.LINEAR, written=_splits_products),
     *parts.dense("block_{i}/attention/qkv", f"{_ATTENTION}.qkv"),
@@ -189,16 +188,12 @@ _BLOCKS = (
     *parts.norm("block_{i}/attention/norm", f"{_ATTENTION}.norm"),
     *parts.dense("block_{i}/attention/output", f"{_ATTENTION}.proj"),
     Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.gamma_1",), written=_has_gammas),
-    Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.ls1.gamma",)),
-    *parts.norm("block_{i}/mlp_norm", f"{BLOCK}.norm2"),
     *parts.gate(
         "block_{i}/mlp/hidden", f"{BLOCK}.mlp.fc1_g", f"{BLOCK}.mlp.fc1_x", written=_splits_gate
     ),
-    *parts.dense("block_{i}/mlp/hidden", f"{BLOCK}.mlp.fc1"),
     *parts.norm("block_{i}/mlp/norm", f"{BLOCK}.mlp.norm"),
-    *parts.dense("block_{i}/mlp/output", f"{BLOCK}.mlp.fc2"),
     Rule("block_{i}/mlp_scale/gamma", (f"{BLOCK}.gamma_2",), written=_has_gammas),
-    Rule("block_{i}/mlp_scale/gamma", (f"{BLOCK}.ls2.gamma",)),
+    *parts.branches(BLOCK, ("norm1", "norm2"), ("mlp.fc1", "mlp.fc2"), ("ls1.gamma", "ls2.gamma")),
     *parts.norm("encoder_norm", "fc_norm", when=("norm_after_pooling", True)),
     *parts.norm("encoder_norm", "norm"),
     Rule("pooling/probe", ("attn_pool.latent",)),
