@@ -11,7 +11,7 @@ import zipfile
 from typing import IO, NoReturn
 
 from keras_vit.errors import CheckpointError
-from keras_vit.reading import is_regular, open_regular, refusing
+from keras_vit.reading import open_regular, refusing
 from keras_vit.weights.array_file import PICKLE_SUFFIXES, ArrayFile
 from keras_vit.weights.npz_file import BoundedFile, open_npz
 from keras_vit.weights.safetensors_file import open_tensors
@@ -91,7 +91,6 @@ def check_keras_file(path: str | os.PathLike[str]) -> None:
         CheckpointError: If it is an archive that grows or cannot be checked, or no regular file.
     """
     path = pathlib.Path(path)
-    _refuse_special(path)
     advice = "Save the model again with `model.save`, or fetch the file again."
     with (
         refusing(path, "is damaged or no .keras file", advice, CheckpointError),
@@ -125,7 +124,6 @@ def check_weights_file(path: str | os.PathLike[str]) -> None:
         CheckpointError: If it is damaged, its arrays expand, or it is no regular file.
     """
     path = pathlib.Path(path)
-    _refuse_special(path)
     advice = "Save the weights again with `model.save_weights`, or fetch the file again."
     problem = "is damaged or no HDF5 file"
     with refusing(path, problem, advice, CheckpointError), open_regular(path) as file:
@@ -218,20 +216,13 @@ def open_file(path: pathlib.Path) -> ArrayFile:
     """Opens a file alone, which may be a part of a split checkpoint: see `open_arrays`."""
     if not path.exists() and path.with_name(f"{path.name}.index").is_file():
         raise CheckpointError(f"{path} is {_TENSORFLOW}")
-    _refuse_special(path)
-    with open_regular(path) as stream:
+    with refusing(path, kind=CheckpointError), open_regular(path) as stream:
         head = stream.read(_HEAD)
     _refuse_others(path, head)
     opener = open_npz if head.startswith(b"PK") else open_tensors
     advice = "An .npz or .safetensors file is needed; fetch it again."
     with refusing(path, "is damaged or no checkpoint", advice, CheckpointError):
         return opener(path)
-
-
-def _refuse_special(path: pathlib.Path) -> None:
-    """Raises CheckpointError for pipes, devices and sockets: opening one could wait forever."""
-    if not is_regular(path):
-        raise CheckpointError(f"{path} is no regular file, so it is not opened. Copy it to one.")
 
 
 def _refuse_others(path: pathlib.Path, head: bytes) -> None:
