@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.config import ResNetConfig, ViTConfig, field_value
 from keras_vit.errors import listed
 from keras_vit.families.rules import Rule
-from keras_vit.resize import BlockTable, block_table
+from keras_vit.resize import block_table
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.sizes import size
@@ -185,11 +185,8 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
         plan.refuse("missing", text, *map(plan.checkpoint.original, keys))
         return
     shapes = rule.file_shapes(tuple(variable.shape), field_value(plan.config, "num_heads", 1))
-    if path == POSITIONS:
+    if path == POSITIONS or block_table(path) is not None:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
-    table = block_table(path)
-    if table is not None:
-        shapes = [_match_block_table(plan, variable, keys[0], shapes[0], table)]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
@@ -212,52 +209,38 @@ def _squeezed(shape: Shape) -> Shape:
 
 
 def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
-    """Decides how the position table is split; returns the shape that it should have."""
-    config = cast(ViTConfig, plan.config)  # a ResNet has no positions
-    entry = plan.checkpoint.entries[key]
+    """Decides how a table of positions is split or resized; returns the shape it should have."""
+    config, checkpoint = cast(ViTConfig, plan.config), plan.checkpoint  # a ResNet has no positions
+    entry, name = checkpoint.entries[key], checkpoint.original(key)
     rows = position_rows(entry)
     grid = _find_grid(plan, key, rows, config.grid)
     if grid is None:
         return entry.shape
+    ours, theirs = (f"{height} x {width}" for height, width in (config.grid, grid))
+    kind = block_table(variable.path)
+    if kind is not None:
+        if grid[0] != grid[1] and checkpoint.layout.square_grids:
+            plan.refuse(
+                "other positions",
+                f"{name!r} is of a grid of {grid}, whose rows and columns "
+                f"{checkpoint.layout.project} exchanges: it computes no distances there",
+            )
+        if grid == config.grid:
+            return expected
+        how = f"distances in {theirs} to {ours} patches ({plan.resize_method})"
+        plan.resized[variable.path] = how
+        return kind.count_rows(grid, config.class_token), expected[-1]
     if grid != config.grid and config.takes_patches:
         plan.refuse(
             "misshapen",
-            f"the {rows} positions of {plan.checkpoint.original(key)!r} are a grid of "
-            f"{grid[0]} x {grid[1]}, the model's table {config.grid[0]} x {config.grid[1]}; it is "
-            "resampled for each image, so leave input_shape and image_size out",
+            f"the {rows} positions of {name!r} are a grid of {theirs}, the model's table {ours}; "
+            "it is resampled for each image, so leave input_shape and image_size out",
         )
     elif grid != config.grid:
-        plan.resized[POSITIONS] = (
-            f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} positions "
-            f"({plan.resize_method})"
-        )
+        plan.resized[POSITIONS] = f"{theirs} to {ours} positions ({plan.resize_method})"
     if len(expected) == 4:
         return (1, *grid, variable.shape[-1])
     return (*expected[:-2], rows, variable.shape[-1])
-
-
-def _match_block_table(
-    plan: Plan, variable: keras.Variable, key: str, expected: Shape, kind: BlockTable
-) -> Shape:
-    """Notes how a table of distances is resized; returns the shape that it should have."""
-    config = cast(ViTConfig, plan.config)
-    entry = plan.checkpoint.entries[key]
-    grid = _find_grid(plan, key, size(entry, -2), config.grid)
-    if grid is None:
-        return entry.shape
-    if grid[0] != grid[1] and plan.checkpoint.layout.square_grids:
-        plan.refuse(
-            "other positions",
-            f"{plan.checkpoint.original(key)!r} is of a grid of {grid}, whose rows and "
-            f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there",
-        )
-    if grid == config.grid:
-        return expected
-    (rows, columns), (height, width) = grid, config.grid
-    plan.resized[variable.path] = (
-        f"distances in {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
-    )
-    return kind.count_rows(grid, config.class_token), expected[-1]
 
 
 def _find_grid(
