@@ -7,13 +7,12 @@ from typing import Any
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names, architectures, of_timm, sized
 from keras_vit.families.preprocessing import CENTER, OPENAI_CENTER, OPENAI_PIXELS, TimmImages
 from keras_vit.families.rules import Rule, pairs
 
 # https://arxiv.org/abs/2411.14402
-AIMV2: Fields = {
+AIMV2: keys.Fields = {
     "norm": "rms",
     "norm_epsilon": 1e-5,
     "norm_patches": True,
@@ -23,7 +22,7 @@ AIMV2: Fields = {
     "pooling": "gap",
     "gelu": "exact",
 }
-VARIANTS: dict[str, Fields] = {
+VARIANTS: dict[str, keys.Fields] = {
     "aimv2_l14": sized((1024, 24, 8, 2816), 14, AIMV2),
     "aimv2_h14": sized((1536, 24, 12, 4096), 14, AIMV2),
 }

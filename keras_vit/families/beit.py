@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.config import POSITION_BIASES
+from keras_vit.config import POSITION_BIASES, ViTConfig
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published, each, of_size
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import WORDS, Name, Names, joined, of_timm, sized
 from keras_vit.families.preprocessing import CENTER, IMAGENET, SQUASHED, TimmImages
 from keras_vit.families.rules import Rule
 
 # https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
 # github.com/microsoft/unilm: the fine-tuned models, which have one architecture.
-BEIT: Fields = {
+BEIT: keys.Fields = {
     "position_embedding": "relative_bias",
     "without_bias": ("key",),
     "layer_scale": 1e-5,
@@ -23,7 +22,7 @@ BEIT: Fields = {
     "pooling": "gap",
     "norm_after_pooling": True,
 }
-VARIANTS: dict[str, Fields] = {
+VARIANTS: dict[str, keys.Fields] = {
     "beit_b16": sized("b", 16, BEIT, {"layer_scale": 0.1}),
     "beit_l16": sized("l", 16, BEIT),
     "beitv2_b16": sized("b", 16, BEIT),
@@ -53,7 +52,7 @@ _WITHOUT_TABLE = ("relative_bias", "none")
 
 
 # transformers
-def _positions(config: Any) -> Fields:
+def _positions(config: Any) -> keys.Fields:
     return {
         "use_absolute_position_embeddings": config.position_embedding not in _WITHOUT_TABLE,
         "use_relative_position_bias": config.position_embedding in POSITION_BIASES,
@@ -92,7 +91,7 @@ def _timm_name(config: Any) -> str:
     return "beit_base_patch16_224"
 
 
-def _timm_arguments(config: Any) -> Fields:
+def _timm_arguments(config: Any) -> keys.Fields:
     return {
         **keys.timm_sizes(config),
         "qkv_bias": "query" not in config.block.without_bias,
@@ -104,8 +103,8 @@ def _timm_arguments(config: Any) -> Fields:
 
 TIMM_MODELS = (
     keys.TimmModel(
-        lambda config: getattr(config, "position_embedding", "") in POSITION_BIASES
-        and keys.has_arguments(config),
+        lambda config: isinstance(config, ViTConfig) and keys.has_arguments(config)
+        and keys.is_beit(config),
         _timm_name, keys.TIMM_SIZES, _timm_arguments,
     ),
 )  # fmt: skip

@@ -9,26 +9,21 @@ from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Files, Origin, Published, Publisher, of_size
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names, joined
 from keras_vit.families.preprocessing import OPENAI, SQUASHED
 from keras_vit.families.rules import Rule, pairs
 
 # Section 3.2 of https://arxiv.org/abs/1912.11370, and the baselines of the ViT paper's Table 6:
-# units of the stages, and the width factor.
-VARIANTS: dict[str, Fields] = {
-    f"bit_r{size}": {"stages": stages, "width_factor": factor}
-    for size, stages, factor in (
-        ("50x1", (3, 4, 6, 3), 1),
-        ("50x2", (3, 4, 6, 3), 2),
-        ("50x3", (3, 4, 6, 3), 3),
-        ("101x1", (3, 4, 23, 3), 1),
-        ("101x3", (3, 4, 23, 3), 3),
-        ("152x1", (3, 8, 36, 3), 1),
-        ("152x2", (3, 8, 36, 3), 2),
-        ("152x4", (3, 8, 36, 3), 4),
-        ("200x3", (3, 24, 36, 3), 3),
+# layers, units of the stages, and the width factors.
+VARIANTS: dict[str, keys.Fields] = {
+    f"bit_r{depth}x{factor}": {"stages": stages, "width_factor": factor}
+    for depth, stages, factors in (
+        (50, (3, 4, 6, 3), (1, 2, 3)),
+        (101, (3, 4, 23, 3), (1, 3)),
+        (152, (3, 8, 36, 3), (1, 2, 4)),
+        (200, (3, 24, 36, 3), (3,)),
     )
+    for factor in factors
 }
 _OF_TIMM = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 
@@ -47,7 +42,7 @@ NAMES = joined(map(_names, VARIANTS))
 
 
 # transformers
-def _sizes(config: Any) -> Fields:
+def _sizes(config: Any) -> keys.Fields:
     root = 64 * config.width_factor
     return {
         "depths": list(config.stages),

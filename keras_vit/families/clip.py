@@ -8,7 +8,6 @@ from typing import Any
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import EXACT, WORDS, Name, architectures, joined, of_timm, sized
 from keras_vit.families.preprocessing import (
     CENTER,
@@ -24,7 +23,7 @@ from keras_vit.families.siglip import siglip_blocks
 
 # https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
 # projection to the space of images and texts.
-CLIP: Fields = {
+CLIP: keys.Fields = {
     "norm_before_blocks": True,
     "without_bias": ("patch",),
     "norm_epsilon": 1e-5,
@@ -36,8 +35,8 @@ _SIZES = {
         ("b", 32), ("b", 16), ("l", 14), ("h", 14), ("giant", 14), ("gigantic", 14)
     )
 }  # fmt: skip
-VARIANTS: dict[str, Fields] = {name: sized(*sizes, CLIP) for name, sizes in _SIZES.items()}
-_PLUS: Fields = {"width": 896, "num_heads": 14, "mlp_dim": 3584}
+VARIANTS: dict[str, keys.Fields] = {name: sized(*sizes, CLIP) for name, sizes in _SIZES.items()}
+_PLUS: keys.Fields = {"width": 896, "num_heads": 14, "mlp_dim": 3584}
 NAMES = {
     **joined(
         of_timm(f"vit_{WORDS[size]}_patch{patch}_clip_{gelu}224", variant, fields)
@@ -88,7 +87,7 @@ _TWO_TOWERS = keys.two_towers(
 )
 
 
-def _projection(config: Any) -> Fields:
+def _projection(config: Any) -> keys.Fields:
     return {} if config.classes is None else {"projection_dim": config.classes}
 
 
@@ -210,7 +209,7 @@ OPEN_CLIP = rules.Layout(
 )
 
 # Text towers
-TEXT_FIELDS: Fields = {"pooling": "eot", "causal": True}
+TEXT_FIELDS: keys.Fields = {"pooling": "eot", "causal": True}
 _TEXT_KEYS: keys.Rules = {**keys.TEXT, "eos_token_id": keys.Sets("end_id", int)}
 _TEXT_DEFAULTS = {
     **_TOWER_DEFAULTS, "num_attention_heads": 8, "eos_token_id": 49407,

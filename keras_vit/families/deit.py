@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import keys, parts, rules
@@ -17,8 +16,7 @@ from keras_vit.families.cards import (
     with_top1,
 )
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
-from keras_vit.families.names import EXACT, PATCHES, SCALED, Names, architectures
+from keras_vit.families.names import EXACT, PATCHES, SCALED, WORDS, Names, architectures
 from keras_vit.families.preprocessing import CENTER, IMAGENET, SHORTER_SIDE, TimmImages
 from keras_vit.families.rules import Rule
 
@@ -47,24 +45,6 @@ MODEL_TYPES = {
 }  # fmt: skip
 PROCESSORS = {"DeiT": keys.Processor(3, 256, True, 224, writes="squash")}
 
-
-# timm
-def _timm_name(config: Any) -> str:
-    keys.check_epsilon(config)
-    return "deit_base_distilled_patch16_224"
-
-
-def _timm_arguments(config: Any) -> Fields:
-    fixed = ("class_token", "fc_norm")
-    return {key: value for key, value in keys.timm_tokens(config).items() if key not in fixed}
-
-
-TIMM_MODELS = (
-    keys.TimmModel(
-        lambda config: getattr(config, "distillation_token", False) and keys.has_arguments(config),
-        _timm_name, keys.TIMM_WRITTEN, _timm_arguments,
-    ),
-)  # fmt: skip
 
 # layouts of arrays
 _DISTILLATION = ("embeddings.distillation_token",)
@@ -121,10 +101,7 @@ _TIMM_DEIT3 = _TIMM_DEIT._replace(
 _DEIT_README = "README_deit.md of facebookresearch/deit"
 _HUB_DEIT = Origin(HUB, _PAPER, HUB_EXACT, IMAGES, 1000, measured=_DEIT_README)
 _HUB_DISTILLED = _HUB_DEIT._replace(options={**HUB_EXACT, "distillation_token": True})
-_MODELS = {
-    "vit_ti16": "tiny", "vit_s16": "small", "vit_m16": "medium", "vit_b16": "base",
-    "vit_l16": "large",
-}  # fmt: skip
+_MODELS = {f"vit_{size}16": WORDS[size] for size in ("ti", "s", "m", "b", "l")}
 CARDS = (
     *(
         Published(
@@ -169,6 +146,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
+    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES,
     layouts=(HF_DEIT_TOKEN, HF_DEIT),
 )  # fmt: skip

@@ -9,12 +9,12 @@ from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published, of_size
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
     EXACT,
     NO_KEY_BIAS,
     NO_QKV_BIAS,
     SCALED,
+    WORDS,
     Name,
     Names,
     architectures,
@@ -37,10 +37,10 @@ DINOV3_IMAGES = dataclasses.replace(
 )
 
 # The largest of https://arxiv.org/abs/2304.07193.
-DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
+DINOV2_GIANT: keys.Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
 # https://arxiv.org/abs/2508.10104, `hub/backbones.py` in github.com/facebookresearch/dinov3. timm
 # and transformers compute the periods in float32, which the authors round to bfloat16.
-DINOV3: Fields = {
+DINOV3: keys.Fields = {
     "position_embedding": "none",
     "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
     "num_registers": 4,
@@ -48,10 +48,10 @@ DINOV3: Fields = {
     "norm_epsilon": 1e-5,
     "gelu": "exact",
 }
-_GATED: Fields = {"swiglu": True}
+_GATED: keys.Fields = {"swiglu": True}
 _GIANT = (1536, 40, 24, 4096)
 _HUGE_PLUS = (1280, 32, 20, 5120)
-VARIANTS: dict[str, Fields] = {
+VARIANTS: dict[str, keys.Fields] = {
     "dinov3_s16": sized("s", 16, DINOV3, NO_KEY_BIAS),
     "dinov3_splus16": sized("s", 16, DINOV3, NO_KEY_BIAS, _GATED),
     "dinov3_b16": sized("b", 16, DINOV3, NO_KEY_BIAS),
@@ -60,8 +60,8 @@ VARIANTS: dict[str, Fields] = {
     "dinov3_7b16": sized((4096, 40, 32, 8192), 16, DINOV3, NO_QKV_BIAS, _GATED),
     "dinov2_giant14": sized(_GIANT, 14, DINOV2_GIANT),
 }
-_GAP: Fields = {"pooling": "gap"}
-_FOUR: Fields = {"num_registers": 4, "position_on_class_token": False}
+_GAP: keys.Fields = {"pooling": "gap"}
+_FOUR: keys.Fields = {"num_registers": 4, "position_on_class_token": False}
 
 
 # Sizes, and what timm and the hub call them.
@@ -111,7 +111,7 @@ NAMES: Names = {
         {**sized(_GIANT, 16, DINOV3, NO_QKV_BIAS, _GATED), "image_size": 512},
     ),
 }  # fmt: skip
-_SATELLITE: Fields = {"mean": (109.65, 104.805, 75.48), "std": (54.315, 39.78, 36.465)}
+_SATELLITE: keys.Fields = {"mean": (109.65, 104.805, 75.48), "std": (54.315, 39.78, 36.465)}
 TIMM_IMAGES: TimmImages = (
     (r"vit_small_patch8_224.*|.*\.dino", IMAGENET),
     (r"vit_.*_(dinov[23]|dinov3_qkvb)(\..*)?", {**IMAGENET, **CENTER}),
@@ -121,7 +121,7 @@ TIMM_IMAGES: TimmImages = (
 
 
 # transformers
-def _dinov2(config: Any) -> Fields:
+def _dinov2(config: Any) -> keys.Fields:
     gated, width = config.block.swiglu, config.width
     for ratio in range(1, 17):  # a whole number there
         units = (int(width * ratio * 2 / 3) + 7) // 8 * 8 if gated else width * ratio
@@ -134,7 +134,7 @@ def _dinov2(config: Any) -> Fields:
     )
 
 
-def _dinov3(config: Any) -> Fields:
+def _dinov3(config: Any) -> keys.Fields:
     parts = {"query": "query", "key": "key", "value": "value", "projection": "proj", "mlp": "mlp"}
     biases = {
         f"{theirs}_bias": ours not in config.block.without_bias for ours, theirs in parts.items()
@@ -299,9 +299,8 @@ _HUB_DINOV3 = _DINOV3._replace(
     publisher=HUB, options={"pooling": "token"}, preprocessing=DINOV3_IMAGES
 )
 _DINO_MODELS = {
-    "vit_s16": "small_patch16", "vit_s8": "small_patch8", "vit_b16": "base_patch16",
-    "vit_b8": "base_patch8",
-}  # fmt: skip
+    f"vit_{size}{patch}": f"{WORDS[size]}_patch{patch}" for size in "sb" for patch in (16, 8)
+}
 _DINOV2_MODELS = {"vit_s14": "small", "vit_b14": "base", "vit_l14": "large"}
 _DINOV3_MODELS = {f"dinov3_{size}16": timm for size, timm, _ in _DINOV3_SIZES}
 CARDS = (

@@ -10,7 +10,6 @@ from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
 from keras_vit.families import bit, cards, keys, parts, rules
 from keras_vit.families.augreg import AugRegFile
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
     EXACT,
     PATCHES,
@@ -47,7 +46,7 @@ _HYBRIDS = (
     ("r50", "l", 16, (3, 4, 9), 1, 0.1),
     ("r50", "l", 32, (3, 4, 6, 3), 1, 0.1),
 )
-VARIANTS: dict[str, Fields] = {
+VARIANTS: dict[str, keys.Fields] = {
     **{
         f"vit_{size}{patch}": sized(size, patch, {"dropout_rate": _DROPOUT.get((size, patch), 0.0)})
         for size, patches in _PATCHES.items()
@@ -68,38 +67,31 @@ _NOT_OF_TIMM = (
 )  # fmt: skip
 
 
-def _names(variant: str, timm: str, *names: str) -> Names:
+def _names(variant: str, timm: str, resnet: str, size: str, patch: int) -> Names:
     """Names of a plain ViT or a hybrid, of which timm computes the exact GELU."""
+    short, vit = _SHORT.get(size, size.upper()), variant.removesuffix(f"{size}{patch}")
     [(stem, name)] = of_timm(timm, variant, settings=EXACT).items()
     if variant in _NOT_OF_TIMM:
         name = Name(variant)
-    return {stem: name, **{other: Name(variant) for other in names if other != variant}}
+    others = (
+        f"{resnet}{short}/{patch}",
+        f"{vit}{short if short in 'gG' else size}{patch}",
+        f"{resnet}ViT-{short}/{patch}",
+        f"{resnet}ViT-{short}_{patch}",  # stem of the official file
+        f"{resnet.replace('+', '_')}{short}_{patch}",  # stem of the AugReg files
+    )
+    return {stem: name, **{other: Name(variant) for other in others if other != variant}}
 
 
 def _plain_names(size: str, patch: int) -> Names:
-    short = _SHORT.get(size, size.upper())
-    return _names(
-        f"vit_{size}{patch}",
-        f"vit_{WORDS[size]}_patch{patch}_224",
-        f"{short}/{patch}",
-        f"vit_{short if short in 'gG' else size}{patch}",
-        f"ViT-{short}/{patch}",
-        f"ViT-{short}_{patch}",  # stem of the official file
-        f"{short}_{patch}",  # stem of the AugReg files
-    )
+    timm = f"vit_{WORDS[size]}_patch{patch}_224"
+    return _names(f"vit_{size}{patch}", timm, "", size, patch)
 
 
 def _hybrid_names(resnet: str, size: str, patch: int) -> Names:
-    stem, short = resnet.upper(), _SHORT.get(size, size.upper())
-    timm = f"{resnet}_s16_p8" if resnet == "r" else f"{resnet}_s{patch}"
-    return _names(
-        f"{resnet}_vit_{size}{patch}",
-        f"vit_{WORDS[size]}_{timm}_224",
-        f"{stem}+{short}/{patch}",
-        f"{stem}+ViT-{short}/{patch}",
-        f"{stem}+ViT-{short}_{patch}",  # stem of the official file
-        f"{stem}_{short}_{patch}",  # stem of the AugReg files
-    )
+    stem = f"{resnet}_s16_p8" if resnet == "r" else f"{resnet}_s{patch}"
+    timm = f"vit_{WORDS[size]}_{stem}_224"
+    return _names(f"{resnet}_vit_{size}{patch}", timm, f"{resnet.upper()}+", size, patch)
 
 
 NAMES: Names = {
@@ -115,7 +107,7 @@ NAMES: Names = {
     ),
 }  # fmt: skip
 # A pixel of 1 is 255.
-_UNSCALED: Fields = {"mean": (0.0,), "std": (255.0,)}
+_UNSCALED: keys.Fields = {"mean": (0.0,), "std": (255.0,)}
 TIMM_IMAGES: TimmImages = (
     (r"vit_(\w+_)?(patch\d+|s32|s16|p8)_384(\..*)?", CENTER),
     (r".*\.bamboo", {**OPENAI_PIXELS, **CENTER}),
@@ -125,7 +117,7 @@ TIMM_IMAGES: TimmImages = (
 
 
 # transformers. Hybrids left it with version 5, so that none are written.
-def _check_stem(config: Any) -> Fields:
+def _check_stem(config: Any) -> keys.Fields:
     if config.stem is not None:
         raise ValueError('transformers has no hybrids since version 5. Save with layout="timm".')
     return {}
@@ -160,29 +152,6 @@ PROCESSORS = {
     "ViT": keys.Processor(2, 224, True, writes="whole"),
     "ViTHybrid": bit.BIT_PROCESSOR,
 }
-
-# timm, by the units of the stem's stages.
-_STEMS = {
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_base_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-
-
-def _hybrid_name(config: Any) -> str:
-    if config.stem.stages not in _STEMS or config.stem.width_factor != 1:
-        raise keys.no_such("stem", config.stem)
-    keys.check_epsilon(config)
-    return _STEMS[config.stem.stages]
-
-
-TIMM_MODELS = (
-    keys.TimmModel(
-        lambda config: getattr(config, "stem", None) is not None and keys.has_arguments(config),
-        _hybrid_name, keys.TIMM_WRITTEN, keys.timm_tokens,
-    ),
-)  # fmt: skip
 
 # layouts of arrays: parts of layers in Flax
 NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
@@ -583,6 +552,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES,
     layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
 )  # fmt: skip

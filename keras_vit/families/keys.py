@@ -264,6 +264,11 @@ TIMM_SIZES = "img_size in_chans patch_size embed_dim depth num_heads global_pool
 TIMM_WRITTEN = f"{TIMM_SIZES} act_layer final_norm"
 
 
+def is_beit(config: Any) -> bool:
+    """Whether timm has a ViT in its class of BEiT."""
+    return config.position_embedding in POSITION_BIASES and config.stem is None
+
+
 def has_arguments(config: Any) -> bool:
     """Whether timm makes a model by its arguments, not by its name alone."""
     block, without = config.block, {*config.block.without_bias}
@@ -293,7 +298,7 @@ def timm_tokens(config: Any) -> Fields:
         "norm_layer": (block.norm == "rms", "rmsnorm"),
         "pool_include_prefix": (prefix, True),
     }
-    return {
+    arguments = {
         **timm_sizes(config),
         **{key: value for key, (is_so, value) in seldom.items() if is_so},
         "class_token": config.class_token,
@@ -303,6 +308,9 @@ def timm_tokens(config: Any) -> Fields:
         "pre_norm": config.norm_before_blocks,
         "fc_norm": config.norm_after_pooling,
     }
+    if config.distillation_token and config.stem is None:  # DeiT's function sets them
+        del arguments["class_token"], arguments["fc_norm"]
+    return arguments
 
 
 def _ratio(config: Any) -> float:
@@ -311,12 +319,6 @@ def _ratio(config: Any) -> float:
     while int(config.width * ratio) < config.block.mlp_dim:
         ratio = math.nextafter(ratio, math.inf)
     return int(ratio) if ratio == int(ratio) else ratio
-
-
-def check_epsilon(config: Any) -> None:
-    """Raises ValueError for an epsilon of the norms that timm's plain ViT has not."""
-    if config.block.norm_epsilon != 1e-6:
-        raise no_such("norm_epsilon", config.block.norm_epsilon)
 
 
 def no_such(field: str, value: Any) -> ValueError:

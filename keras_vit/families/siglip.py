@@ -11,7 +11,6 @@ from keras_vit.families import google, keys, parts, rules
 from keras_vit.families.bit import FLAX_DENSE
 from keras_vit.families.cards import BIG_VISION, HUB, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
     EXACT,
     GAP,
@@ -30,20 +29,20 @@ IMAGES = dataclasses.replace(SQUASHED, interpolation="bicubic")
 
 # The models of https://arxiv.org/abs/2502.14786 for images of any aspect ratio (NaFlex), whose 16 x
 # 16 positions transformers, big_vision and timm resample for each image, bilinearly.
-SIGLIP2_NAFLEX: Fields = {
+SIGLIP2_NAFLEX: keys.Fields = {
     "max_num_patches": 256,
     "class_token": False,
     "pooling": "map",
     "preprocessing": {"library": "transformers"},
 }
-_NAFLEX: Fields = {**SIGLIP2_NAFLEX, "image_size": 256}
-VARIANTS: dict[str, Fields] = {
+_NAFLEX: keys.Fields = {**SIGLIP2_NAFLEX, "image_size": 256}
+VARIANTS: dict[str, keys.Fields] = {
     "siglip2_naflex_b16": sized("b", 16, _NAFLEX),
     "siglip2_naflex_so400m16": sized("so400m", 16, _NAFLEX),
 }
 
 
-def _of_timm(pooling: str, fields: Fields) -> Names:
+def _of_timm(pooling: str, fields: keys.Fields) -> Names:
     """timm's names with one pooling. It sets big_vision's tanh GELU in the newer names alone."""
     exact = {**EXACT, **fields}
     name = "vit_{}_patch{}_siglip{}_{}".format
@@ -89,11 +88,11 @@ _SIGLIP_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu
 _TWO_TOWERS = keys.two_towers("projection_dim")
 
 
-def _siglip(config: Any) -> Fields:
+def _siglip(config: Any) -> keys.Fields:
     return {"vision_use_head": config.pooling == "map"}
 
 
-def _siglip2(config: Any) -> Fields:
+def _siglip2(config: Any) -> keys.Fields:
     return {**_siglip(config), "num_patches": config.grid[0] * config.grid[1]}
 
 
@@ -154,7 +153,7 @@ def siglip_blocks(last_norm: str = "post_layernorm") -> tuple[Rule, ...]:
     )
 
 
-def _tower_settings(find: rules.Find, sizes: Mapping[str, Any]) -> Fields:
+def _tower_settings(find: rules.Find, sizes: Mapping[str, Any]) -> keys.Fields:
     """NaFlex, where patches come as vectors."""
     kernel = find("patch_encoder/projection/kernel")
     if kernel is None or len(kernel.shape) != 2:
@@ -199,7 +198,7 @@ HF_SIGLIP = parts.torch_layout(
 )
 
 # Text towers
-TEXT_FIELDS: Fields = {"pooling": "last", "causal": False}
+TEXT_FIELDS: keys.Fields = {"pooling": "last", "causal": False}
 _TEXT_TYPE = keys.TextType(
     {**keys.TEXT, **keys.harmless("projection_size")}, TEXT_FIELDS, _SIGLIP_DEFAULTS
 )
@@ -230,9 +229,9 @@ _BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2303.15343"
 _SIGLIP2_PAPER = "https://arxiv.org/abs/2502.14786"
-_MAP: Fields = {"pooling": "map", "class_token": False, "position_on_class_token": False}
+_MAP: keys.Fields = {"pooling": "map", "class_token": False, "position_on_class_token": False}
 # The encoder without its pooling, which timm calls "gap".
-_GAP: Fields = {**_MAP, "pooling": "gap"}
+_GAP: keys.Fields = {**_MAP, "pooling": "gap"}
 _TWO = "The file holds a text tower too, which is left out."
 _CUT_OFF = (
     "Made for 384 pixels, of which patches of 14 cover 378: the official code leaves the last six "

@@ -10,7 +10,6 @@ from keras_vit.config import POSITION_BIASES, Preprocessing, ViTConfig
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.names import (
     EXACT,
     GAP,
@@ -28,18 +27,22 @@ from keras_vit.families.names import (
 from keras_vit.families.preprocessing import CENTER, IMAGENET, OPENAI_PIXELS, WHOLE, TimmImages
 from keras_vit.families.rules import Rule
 
-_SBB: Fields = {**SCALED, **GAP, **NORM_LAST}
-_ROPE: Fields = {**SCALED, "rope": {"base": 100.0, "order": "wh"}}
-_NO_POSITIONS: Fields = {"position_embedding": "none"}
-_SBB_ROPE: Fields = {**_SBB, **NO_KEY_BIAS, **_NO_POSITIONS, "rope": {"reference_grid": (16, 16)}}
-_ONE: Fields = {"num_registers": 1}
-_FOUR: Fields = {"num_registers": 4}
-_PLUS: Fields = {**SCALED, "width": 896, "num_heads": 14, "mlp_dim": 3584}
-_NAFLEX: Fields = {"image_size": 256}
-# Those of NaFlex resample positions bicubically and have registers, and are loaded for images of
-# one size.
-_RESIZE: Fields = {"position_resize": "bicubic"}
-_TEST: Fields = {"image_size": 160}
+_SBB: keys.Fields = {**SCALED, **GAP, **NORM_LAST}
+_ROPE: keys.Fields = {**SCALED, "rope": {"base": 100.0, "order": "wh"}}
+_NO_POSITIONS: keys.Fields = {"position_embedding": "none"}
+_SBB_ROPE = {**_SBB, **NO_KEY_BIAS, **_NO_POSITIONS, "rope": {"reference_grid": (16, 16)}}
+_ONE: keys.Fields = {"num_registers": 1}
+_FOUR: keys.Fields = {"num_registers": 4}
+_PLUS: keys.Fields = {**SCALED, "width": 896, "num_heads": 14, "mlp_dim": 3584}
+_TEST: keys.Fields = {"image_size": 160}
+
+
+def _naflex(name: str, word: str, *families: keys.Fields) -> Names:
+    """Models of NaFlex, which resample positions bicubically, loaded for images of one size."""
+    stem, settings = f"naflexvit_{{}}_patch16_{name}", {"position_resize": "bicubic"}
+    return architectures(stem, word, *families, {"image_size": 256}, settings=settings)
+
+
 NAMES: Names = {
     **of_timm("test_vit", None, sized((64, 6, 2, 192), 16, EXACT, _TEST)),
     **of_timm("test_vit2", None, sized((64, 8, 2, 192), 16, SCALED, GAP, _ONE, _TEST)),
@@ -62,18 +65,10 @@ NAMES: Names = {
     **architectures("vit_{}_patch16_36x1_224", "small", SCALED, {"depth": 36}),
     **architectures("vit_{}_patch16_plus_240", "base", _PLUS),
     **architectures("vit_{}_patch32_plus_256", "base", _PLUS),
-    **architectures("naflexvit_{}_patch16_gap", "base", _SBB, _FOUR, _NAFLEX, settings=_RESIZE),
-    **architectures(
-        "naflexvit_{}_patch16_map", "base", SCALED, MAP, _ONE, _NAFLEX, settings=_RESIZE
-    ),
-    **architectures(
-        "naflexvit_{}_patch16_reg1_gap", "so150m2", _SBB, NO_QKV_BIAS, _ONE, _NAFLEX,
-        settings=_RESIZE,
-    ),
-    **architectures(
-        "naflexvit_{}_patch16_reg1_map", "so150m2", SCALED, MAP, NO_QKV_BIAS, _ONE, _NAFLEX,
-        settings=_RESIZE,
-    ),
+    **_naflex("gap", "base", _SBB, _FOUR),
+    **_naflex("map", "base", SCALED, MAP, _ONE),
+    **_naflex("reg1_gap", "so150m2", _SBB, NO_QKV_BIAS, _ONE),
+    **_naflex("reg1_map", "so150m2", SCALED, MAP, NO_QKV_BIAS, _ONE),
 }  # fmt: skip
 TIMM_IMAGES: TimmImages = (
     (r"test_vit.*|vit_base_patch(16|32)_plus_2\d\d(\..*)?", {"crop_ratio": 0.95}),
@@ -101,25 +96,36 @@ TIMM_OTHERS = {
     f"{_KEEPS_RATIO} (factorized)",
 }  # fmt: skip
 
-# The plain ViT by its arguments, by the epsilon of its norms.
+# timm's plain ViT by its arguments: without stem by the epsilon of its norms, with one by the units
+# of the stem's stages.
 _PLAIN = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_quickgelu_224"}
+_STEMS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_base_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
 
 
 def _plain_name(config: Any) -> str:
-    known = _PLAIN if config.block.norm == "layer" else (1e-6,)
-    if config.block.norm_epsilon not in known:
-        raise keys.no_such("norm_epsilon", config.block.norm_epsilon)
-    return _PLAIN[config.block.norm_epsilon]
-
-
-def _is_plain(config: Any) -> bool:
-    other = config.position_embedding in POSITION_BIASES or config.distillation_token
-    return keys.has_arguments(config) and config.stem is None and not other
+    stem, block = config.stem, config.block
+    if stem is not None and (stem.stages not in _STEMS or stem.width_factor != 1):
+        raise keys.no_such("stem", stem)
+    if stem is not None:
+        names = {1e-6: _STEMS[stem.stages]}
+    elif config.distillation_token:
+        names = {1e-6: "deit_base_distilled_patch16_224"}
+    else:
+        names = _PLAIN if block.norm == "layer" else {1e-6: _PLAIN[1e-6]}
+    if block.norm_epsilon not in names:
+        raise keys.no_such("norm_epsilon", block.norm_epsilon)
+    return names[block.norm_epsilon]
 
 
 TIMM_MODELS = (
     keys.TimmModel(
-        lambda config: isinstance(config, ViTConfig) and _is_plain(config),
+        lambda config: isinstance(config, ViTConfig) and keys.has_arguments(config)
+        and not keys.is_beit(config),
         _plain_name, keys.TIMM_WRITTEN, keys.timm_tokens,
     ),
 )  # fmt: skip
@@ -227,7 +233,7 @@ _OPTIONS = {
 }
 
 
-def _pooling_settings(find: rules.Find, sizes: Mapping[str, Any]) -> Fields:
+def _pooling_settings(find: rules.Find, sizes: Mapping[str, Any]) -> keys.Fields:
     """What the pooling attends to, and the hidden dimension of its MLP."""
     if find("pooling/probe") is None:
         return {}

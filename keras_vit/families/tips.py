@@ -7,7 +7,6 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.clip import open_clip_blocks
 from keras_vit.families.dino import DINOV2_DEFAULTS, DINOV2_KEYS
 from keras_vit.families.family import Family
-from keras_vit.families.keys import Fields
 from keras_vit.families.rules import Rule
 
 # Pixels in [0, 1], as they are.
@@ -22,7 +21,7 @@ _TEXT_KEYS: keys.Rules = {
     "scale_sqrt_depth": keys.Only((True,), "tokens that are not multiplied by the root of D"),
     "pooling_epsilon": keys.Only((1e-8,), "another mean than that of the tokens of a text"),
 }
-_TEXT_FIELDS: Fields = {"pooling": "mean", "causal": False, "positions": "sinusoidal"}
+_TEXT_FIELDS: keys.Fields = {"pooling": "mean", "causal": False, "positions": "sinusoidal"}
 TEXT_TYPES = {
     "tipsv2": keys.TextType(
         _TEXT_KEYS,
