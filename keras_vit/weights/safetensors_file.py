@@ -16,14 +16,10 @@ from keras_vit.weights.array_file import ArrayFile, Entry, check_count, check_sh
 
 _MAX_HEADER = 1 << 22  # bytes of JSON; 5,000 arrays have a fifth of it, the format allows 100 MB
 _BYTES = {
-    dtype: size
-    for size, dtypes in {
-        8: "F64 I64 U64 C64",
-        4: "F32 I32 U32",
-        2: "F16 BF16 I16 U16",
-        1: "I8 U8 BOOL F8_E4M3 F8_E5M2 F8_E8M0",
-    }.items()
-    for dtype in dtypes.split()
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
 }
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
@@ -139,15 +139,12 @@ class Sidecar:
     def follow(self, rule: keys.Sets, value: Any, where: str) -> None:
         if value is None:
             return  # the default
-        if isinstance(rule.values, type):
-            good = _is_count(value) if rule.values is int else _is_share(value)
-            all_found = [value] if good else []
-        elif callable(rule.values):
-            is_base = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1
-            all_found = [rule.values(value)] if is_base else []
-        else:
+        if isinstance(rule.values, Mapping):
             values = rule.values.items()
             all_found = [ours for theirs, ours in values if _is_one_of(value, (theirs,))]
+        else:
+            is_good = {int: _is_count, float: _is_share}.get(rule.values, _is_base)
+            all_found = [rule.values(value)] if is_good(value) else []
         if not all_found:
             self.refuse(f"{where} = {_short(value)} cannot be computed", rule.field)
             return
@@ -211,10 +208,7 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
 
 def _input_size(processor: dict[str, Any]) -> Setting | None:
     """The size of the images of `preprocessor_config.json`; nothing of a file that is refused."""
-    try:
-        found = processor_size(processor)
-    except (ArithmeticError, AttributeError, TypeError, ValueError):
-        return None
+    found = processor_size(processor)
     if found is None or not all(map(_is_count, found[0])):
         return None
     return Setting(found[0], f"{PREPROCESSOR}: {found[1]}")
@@ -391,3 +385,7 @@ def _is_count(value: Any) -> bool:
 
 def _is_share(value: Any) -> bool:
     return isinstance(value, float) and 0 < value < 1
+
+
+def _is_base(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1
