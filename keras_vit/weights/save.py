@@ -87,13 +87,13 @@ def save_weights(
     except ValueError as error:
         _LOGGER.warning("%s is written without sidecar files. %s", printable(path), error)
         contents = {}
-    return write_file(model, path, layout, contents)
+    return write_file(model, path, chosen, contents)
 
 
 def write_file(
     model: Model,
     path: pathlib.Path,
-    layout: str,
+    layout: Layout,
     contents: Mapping[str, Mapping[str, Any]],
     check: Callable[[pathlib.Path, ViTConfig | ResNetConfig], None] | None = None,
 ) -> pathlib.Path:
@@ -102,7 +102,7 @@ def write_file(
     Args:
         model: The model.
         path: Where to write.
-        layout: One of `WRITABLE`.
+        layout: Layout of its file.
         contents: Contents of the sidecar files by their names.
         check: Called with the written file and the configuration before anything is in its place.
 
@@ -113,12 +113,11 @@ def write_file(
         ValueError: If the layout does not fit the model.
     """
     config = config_of(model)
-    chosen = find_layout(config, layout)
-    _check_function(config, chosen)
-    arrays = file_arrays(model, chosen)
+    _check_function(config, layout)
+    arrays = file_arrays(model, layout)
     with write_atomically(path, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:
-            (write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
+            (write_npz if layout.kind == "npz" else write_safetensors)(stream, arrays)
         for name, content in contents.items():
             unfinished.with_name(name).write_text(json.dumps(content, indent=2) + "\n")
         if check is not None:
@@ -212,28 +211,26 @@ def file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
     """Lists the arrays of the file by their names in it."""
     config = config_of(model)
     heads = field_value(config, "num_heads", 1)
-    pieces: dict[str, list[Piece]] = {}
+    pieces: dict[str, tuple[tuple[int, ...], list[Piece]]] = {}
     unnamed = []
-    shapes: dict[str, tuple[int, ...]] = {}
     for path, (shape, value) in _values(model, layout).items():
         found = layout.find(path, config)
-        if found is None or path.startswith(layout.unwritten or ("\0",)):
+        if found is None or path.startswith(layout.unwritten):
             if not (path.endswith("bias") and not value().any()):  # zeros are as good as none
                 unnamed.append(path)
             continue
         rule, keys = found
-        for number, key in enumerate(keys):
-            name = layout.original(key, layout.prefixes[0])
-            pieces.setdefault(name, []).append((rule, number, value))
-            shapes[name] = rule.file_shapes(shape, heads)[number]
+        for number, file_shape in enumerate(rule.file_shapes(shape, heads)):
+            name = layout.original(keys[number], layout.prefixes[0])
+            pieces.setdefault(name, (file_shape, []))[1].append((rule, number, value))
     if unnamed:
         raise ValueError(
             f"The {layout.name} layout has no array for {', '.join(unnamed)}. Save in another "
             "layout, or build the model without them."
         )
     arrays: dict[str, Sized] = {
-        name: (shapes[name], functools.partial(_make, parts, heads))
-        for name, parts in pieces.items()
+        name: (shape, functools.partial(_make, parts, heads))
+        for name, (shape, parts) in pieces.items()
     }
     zeros = dict(layout.zeros(config))
     if config.head_bias is None and config.classes is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.checkpoint import open_checkpoint
@@ -66,8 +67,7 @@ def save_pretrained(
     config = config_of(model)
     if layout is None:
         layout = "timm" if config.preprocessing.library == "timm" else "transformers"
-    if layout not in ("timm", "transformers"):
-        raise ValueError(f"`layout` must be 'timm' or 'transformers'. Received: {layout!r}.")
+    check_choice("layout", layout, ("timm", "transformers"))
     if config.classifier_activation not in (None, "linear"):
         raise ValueError(
             f"Models of {layout} return logits. Received: classifier_activation="
@@ -80,9 +80,10 @@ def save_pretrained(
             f"{len(names)} names."
         )
     folder = pathlib.Path(folder).expanduser()
-    contents = describe(config, find_layout(config, layout), names)
+    chosen = find_layout(config, layout)
+    contents = describe(config, chosen, names)
     check_free(folder / FILE, contents)
-    write_file(model, folder / FILE, layout, contents, _check_readable)
+    write_file(model, folder / FILE, chosen, contents, _check_readable)
     return folder
 
 
