@@ -217,21 +217,18 @@ def plain_names(file: ArrayFile, found: FileLayout) -> tuple[Sources, tuple[str,
         is_empty = 0 in entry.shape  # as transformers writes no registers
         if other or is_empty or not key.startswith(wrapper):
             others.append(key)
-        elif _SCAN in name:
+            continue
+        plain: dict[str, int | None] = {_current_name(name, file.kind): None}
+        if _SCAN in name:
             blocks = entry.shape[0] if entry.shape else 0
             if blocks > _MAX_BLOCKS:
                 raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
-            for index in range(blocks):
-                plain = name.replace(_SCAN, f"Transformer/encoderblock_{index}/")
-                _add(sources, file, plain, (key, index))
-        else:
-            _add(sources, file, _current_name(name, file.kind), (key, None))
+            one = "Transformer/encoderblock_{}/".format
+            plain = {name.replace(_SCAN, one(index)): index for index in range(blocks)}
+        for each, index in plain.items():
+            if each in sources:
+                raise CheckpointError(
+                    f"{file.path} holds {each!r} twice, as {sources[each][0]!r} and {key!r}."
+                )
+            sources[each] = (key, index)
     return sources, tuple(others)
-
-
-def _add(sources: Sources, file: ArrayFile, name: str, source: tuple[str, int | None]) -> None:
-    if name in sources:
-        raise CheckpointError(
-            f"{file.path} holds {name!r} twice, as {sources[name][0]!r} and {source[0]!r}."
-        )
-    sources[name] = source

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from keras_vit.checks import short_repr
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
+from keras_vit.config import Preprocessing, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed, printable
 from keras_vit.resize import block_table, resize_patch_kernel, resize_positions
 from keras_vit.runtime.model import with_config
@@ -333,15 +333,15 @@ def _map_difference(plan: Plan) -> Iterator[str]:
 
 def _convolution_differences(plan: Plan) -> Iterator[str]:
     """Standardisation of kernels and epsilon of group norms, in a ResNet or a stem."""
-    config, is_resnet = plan.config, isinstance(plan.config, ResNetConfig)
-    part = config.stem if isinstance(config, ViTConfig) else config
+    config = plan.config
+    part, where = (config.stem, "stem.") if isinstance(config, ViTConfig) else (config, "")
     if part is None:
         return
     theirs = plan.checkpoint.layout.standardization
     for field, value in zip(("standardization", "norm_epsilon"), theirs, strict=True):
         if getattr(part, field) != value:
-            what = field if is_resnet else f"stem.{field}"
-            yield _difference(what, getattr(part, field), Setting(value, _default(plan)))
+            stated = Setting(value, _default(plan))
+            yield _difference(f"{where}{field}", getattr(part, field), stated)
 
 
 def _pixel_differences(plan: Plan) -> Iterator[str]:

@@ -50,7 +50,16 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
         _, (dtype, fortran, offset) = headers[name]
         shape = entries[name].shape
         flat = np.empty(math.prod(shape), dtype)
-        _read_member(archive, members[name], flat, offset)
+        data = flat.view(np.uint8).data
+        with archive.open(members[name]) as stream:  # in chunks: zipfile copies what it reads
+            stream.read(offset)
+            for start in range(0, len(data), _CHUNK):
+                length = min(_CHUNK, len(data) - start)
+                chunk = stream.read(length)
+                if len(chunk) < length:
+                    raise EOFError(f"{len(data) - start - len(chunk)} bytes are missing")
+                data[start : start + length] = chunk
+            stream.read(1)  # makes zipfile compare the checksum
         return flat.reshape(shape, order="F" if fortran else "C")
 
     def verify() -> None:
@@ -148,18 +157,3 @@ def _verify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     with archive.open(info) as stream:
         while stream.read(_CHUNK):
             pass
-
-
-def _read_member(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
-) -> None:
-    """Reads the data of a member a chunk at a time: zipfile copies what it reads."""
-    data = flat.view(np.uint8).data
-    with archive.open(info) as stream:
-        stream.read(offset)
-        for start in range(0, len(data), _CHUNK):
-            chunk = stream.read(min(_CHUNK, len(data) - start))
-            if len(chunk) < min(_CHUNK, len(data) - start):
-                raise EOFError(f"{len(data) - start - len(chunk)} bytes are missing")
-            data[start : start + len(chunk)] = chunk
-        stream.read(1)  # makes zipfile compare the checksum

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit.checks import check_choice
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
+from keras_vit.config import ResNetConfig, ViTConfig, field_value
 from keras_vit.errors import printable
 from keras_vit.families.rules import Layout, Rule
 from keras_vit.files import write_atomically
@@ -193,9 +193,7 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
 
 def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     """Raises ValueError if the project standardises kernels of convolutions in another way."""
-    ours: ResNetStem | ResNetConfig | None = (
-        config if isinstance(config, ResNetConfig) else config.stem
-    )
+    ours = config.stem if isinstance(config, ViTConfig) else config
     theirs, epsilon = layout.standardization
     if ours is None or (ours.standardization, ours.norm_epsilon) == (theirs, epsilon):
         return

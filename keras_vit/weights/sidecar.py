@@ -25,7 +25,7 @@ from keras_vit.weights.image_processors import (
     timm_preprocessing,
     transformers_preprocessing,
 )
-from keras_vit.weights.timm_settings import name_in_path, other_blocks, timm_settings
+from keras_vit.weights.timm_settings import OTHERS, name_in_path, timm_settings
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
@@ -116,7 +116,7 @@ class Sidecar:
                 self.sizes.append((where, rule.field, value))
             elif isinstance(rule, keys.Part):
                 self.read(self.part(section, key), rule.rules, where)
-            elif isinstance(rule, keys.Images) and key in ("image_size", "img_size", "input_size"):
+            elif isinstance(rule, keys.Images):
                 self._read_image_size(value, where)
                 if key == "input_size" and value is not None and self.image_size is not None:
                     self.input_size = Setting(self.image_size, where)
@@ -143,8 +143,9 @@ class Sidecar:
             values = rule.values.items()
             all_found = [ours for theirs, ours in values if _is_one_of(value, (theirs,))]
         else:
-            is_good = {int: _is_count, float: _is_share}.get(rule.values, _is_base)
-            all_found = [rule.values(value)] if is_good(value) else []
+            checks: dict[Any, Callable[[Any], bool]] = {int: _is_count, float: _is_share}
+            is_good = checks.get(rule.values, _is_base)(value)
+            all_found = [rule.values(value)] if is_good else []
         if not all_found:
             self.refuse(f"{where} = {_short(value)} cannot be computed", rule.field)
             return
@@ -298,8 +299,8 @@ def _use_name(name: str | None, where: str, sidecar: Sidecar) -> None:
     settings = timm_settings(name)
     if settings is None:
         sidecar.refuse(
-            f"{where} names {name!r}: {other_blocks(name) or 'no model that this package knows'}",
-            "gelu", "norm_epsilon", "num_heads", "pooling", open=other_blocks(name) is None,
+            f"{where} names {name!r}: {OTHERS.get(name) or 'no model that this package knows'}",
+            "gelu", "norm_epsilon", "num_heads", "pooling", open=name not in OTHERS,
         )  # fmt: skip
         return
     sidecar.timm_name = tag

@@ -11,6 +11,8 @@ from keras_vit.config import Preprocessing, ResNetConfig, field_value
 from keras_vit.families.table import FAMILIES
 from keras_vit.variants import NAMES, find_config, split_image_size
 
+# What is unlike a plain ViT, by names where no array shows it.
+OTHERS = {name: text for family in FAMILIES for name, text in family.timm_others.items()}
 # What no array tells: of every model, and of those with another value than most.
 _ALWAYS = ("gelu", "norm_epsilon", "num_heads", "pooling", "rope", "norm_after_blocks")
 _SELDOM = {"position_embedding": "none", "norm": "rms"}
@@ -41,12 +43,6 @@ def timm_pixels(name: str) -> Preprocessing:
             if re.fullmatch(pattern, name):
                 fields.update(changes)
     return Preprocessing(**fields)
-
-
-def other_blocks(name: str) -> str | None:
-    """What is unlike a plain ViT in a name, where no array shows it."""
-    found = (family.timm_others.get(name) for family in FAMILIES)
-    return next((text for text in found if text is not None), None)
 
 
 def name_in_path(path: pathlib.Path) -> str | None:

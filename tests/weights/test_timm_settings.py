@@ -8,7 +8,7 @@ import pathlib
 from keras_vit.config import field_value
 from keras_vit.families.table import FAMILIES
 from keras_vit.variants import NAMES, find_config
-from keras_vit.weights.timm_settings import name_in_path, other_blocks, timm_pixels, timm_settings
+from keras_vit.weights.timm_settings import OTHERS, name_in_path, timm_pixels, timm_settings
 from tests.official import GOLDEN
 
 TIMM = json.loads((GOLDEN / "timm_parameters.json").read_text())
@@ -33,8 +33,8 @@ def test_names_that_are_written_are_timms():
 def test_other_names_are_none_of_timms():
     for name in ("vit_b16", "B/16", "vit5_base_patch16_224", "vit_medium_patch16_224", "resnet50"):
         assert timm_settings(name) is None
-    assert "ResPostBlock" in other_blocks("vit_base_patch16_rpn_224")
-    assert other_blocks("vit_base_patch16_224") is None
+    assert "ResPostBlock" in OTHERS["vit_base_patch16_rpn_224"]
+    assert "vit_base_patch16_224" not in OTHERS
 
 
 def test_only_what_differs_is_written_down():
