@@ -139,22 +139,19 @@ TEXT_TYPES = {
 _HF_TEXT = parts.text_layout("transformers_aimv2", *_blocks(), parts.TEXT_PROJECTION)
 
 # Published checkpoints, by timm
+_APPLE = Origin(
+    TIMM,
+    "https://arxiv.org/abs/2411.14402",
+    licence="Apple-ASCL",
+    note="Under Apple's sample code licence.",
+)
 CARDS = (
-    Published(
-        Origin(
-            TIMM,
-            "https://arxiv.org/abs/2411.14402",
-            licence="Apple-ASCL",
-            note="Under Apple's sample code licence.",
-        ),
-        "apple_pt",
-        (
-            ("aimv2_l14", "aimv2_large_patch14_224.apple_pt"),
-            ("aimv2_l14", "aimv2_large_patch14_336.apple_pt", 336),
-            ("aimv2_l14", "aimv2_large_patch14_448.apple_pt", 448),
-            ("aimv2_h14", "aimv2_huge_patch14_224.apple_pt"),
-        ),
-    ),
+    Published(_APPLE, "apple_pt", (
+        ("aimv2_l14", "aimv2_large_patch14_224.apple_pt"),
+        ("aimv2_l14", "aimv2_large_patch14_336.apple_pt", 336),
+        ("aimv2_l14", "aimv2_large_patch14_448.apple_pt", 448),
+        ("aimv2_h14", "aimv2_huge_patch14_224.apple_pt"),
+    )),
 )  # fmt: skip
 
 FAMILY = Family(

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import os
 import re
+from collections.abc import Collection
 from typing import Any
 
 from keras_vit.reading import open_text
@@ -27,13 +28,13 @@ MODELS = {
     "r26_vit_b32": "R26_B_32",
     "r50_vit_l32": "R50_L_32",
 }
-DATASETS = ("i1k", "i21k", "i21k_30")
+# Classes of the data, by its name.
+DATASETS = {"i1k": 1000, "i21k": 21843, "i21k_30": 21843}
 AUGMENTATIONS = ("none", "light0", "light1", "medium1", "medium2", "strong1", "strong2")
-ADAPTED_TO = ("imagenet2012", "cifar100", "oxford_iiit_pet", "kitti", "resisc45")
-# Classes of the pre-training data; of the fine-tuned ones in the order above. KITTI's task there
-# is the distance to the nearest vehicle, in four steps.
-_CLASSES = {"i1k": 1000, "i21k": 21843, "i21k_30": 21843}
-_ADAPTED_CLASSES = dict(zip(ADAPTED_TO, (1000, 100, 37, 4, 45), strict=True))
+# KITTI's task there is the distance to the nearest vehicle, in four steps.
+ADAPTED_TO = {
+    "imagenet2012": 1000, "cifar100": 100, "oxford_iiit_pet": 37, "kitti": 4, "resisc45": 45,
+}  # fmt: skip
 
 _NUMBER = r"[0-9.e-]+"
 _NAME = re.compile(
@@ -108,7 +109,7 @@ class AugRegFile:
     @property
     def classes(self) -> int:
         """Outputs of its head."""
-        return _ADAPTED_CLASSES[self.adapted_to] if self.adapted_to else _CLASSES[self.dataset]
+        return ADAPTED_TO[self.adapted_to] if self.adapted_to else DATASETS[self.dataset]
 
 
 def augreg_file_name(
@@ -156,21 +157,18 @@ def augreg_file_name(
     'B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0.npz'
     """
     model = MODELS.get(model, model)
-    _check("model", model, (*MODELS.values(),))
-    _check("dataset", dataset, DATASETS)
+    _check("model", model, MODELS.values())
+    _check("dataset", dataset, list(DATASETS))
     _check("augmentation", augmentation, AUGMENTATIONS)
     _check("weight_decay", weight_decay, (0.03, 0.1))
     _check("dropout", dropout, (0.0, 0.1))
     _check("stochastic_depth", stochastic_depth, (0.0, 0.1))
-    adapted: dict[str, Any] = {}
     if adapted_to is not None:
-        _check("adapted_to", adapted_to, ADAPTED_TO)
+        _check("adapted_to", adapted_to, list(ADAPTED_TO))
         _check("image_size", image_size, (224, 384))
-        adapted = {"adapted_to": adapted_to, "steps": steps, "image_size": image_size}
-        adapted["adapted_learning_rate"] = f"{adapted_learning_rate}"
     rates = f"{weight_decay}", f"{dropout:.1f}", f"{stochastic_depth:.1f}"
-    file = AugRegFile(model, dataset, epochs, f"{learning_rate}", augmentation, *rates, **adapted)
-    return file.name
+    pretrained = (model, dataset, epochs, f"{learning_rate}", augmentation, *rates)
+    return AugRegFile(*pretrained, adapted_to, steps, f"{adapted_learning_rate}", image_size).name
 
 
 def is_augreg_name(name: str) -> bool:
@@ -190,13 +188,10 @@ def parse_augreg_name(name: str) -> AugRegFile:
             f"{name!r} is not the name of an AugReg file, which looks like "
             "'B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0.npz'."
         )
-    fields = found.groupdict()
-    image_size = int(fields.pop("image_size") or 224)
-    return AugRegFile(
-        # mypy does not know the groups of the pattern
-        **{**fields, "epochs": int(fields["epochs"])},  # type: ignore[arg-type]
-        image_size=image_size,
-    )
+    fields: dict[str, Any] = found.groupdict()
+    fields["epochs"] = int(fields["epochs"])
+    fields["image_size"] = int(fields["image_size"] or 224)
+    return AugRegFile(**fields)
 
 
 def read_augreg_index(path: str | os.PathLike[str]) -> list[dict[str, str | float]]:
@@ -252,7 +247,7 @@ def find_best_augreg(rows: list[dict[str, str | float]], model: str) -> AugRegFi
     return parse_augreg_name(str(best["filename"]))
 
 
-def _check(field: str, value: object, choices: tuple[Any, ...]) -> None:
+def _check(field: str, value: object, choices: Collection[Any]) -> None:
     if value not in choices:
         raise ValueError(
             f"AugReg has no {field}={value!r}. There are: {', '.join(map(str, choices))}."

@@ -211,9 +211,7 @@ OPEN_CLIP = rules.Layout(
 # Text towers
 TEXT_FIELDS: keys.Fields = {"pooling": "eot", "causal": True}
 _TEXT_KEYS: keys.Rules = {**keys.TEXT, "eos_token_id": keys.Sets("end_id", int)}
-_TEXT_DEFAULTS = {
-    **_TOWER_DEFAULTS, "num_attention_heads": 8, "eos_token_id": 49407,
-}  # fmt: skip
+_TEXT_DEFAULTS = {**_TOWER_DEFAULTS, "num_attention_heads": 8, "eos_token_id": 49407}
 TEXT_TYPES = {
     # Most published files say 2, which transformers takes for the largest id.
     "clip": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS, old_end=2),

@@ -57,7 +57,7 @@ class Size(NamedTuple):
 
 
 class Images(NamedTuple):
-    """A key about the preprocessing or size of images, read together with others like it."""
+    """A key with the size of images."""
 
 
 class Part(NamedTuple):
@@ -330,7 +330,6 @@ def no_such(field: str, value: Any) -> ValueError:
 
 
 TIMM_PRETRAINED: Rules = {
-    **dict.fromkeys(("mean", "std", "interpolation", "crop_pct", "crop_mode"), Images()),
     "input_size": Images(),
     "global_pool": _POOL,
     "label_offset": Only((0,), "classes before the first label"),
@@ -338,7 +337,8 @@ TIMM_PRETRAINED: Rules = {
         "url file hf_hub_id hf_hub_filename source architecture tag custom_load test_input_size "
         "min_input_size fixed_input_size test_crop_pct num_classes label_names "
         "label_descriptions labels pool_size test_pool_size first_conv classifier license "
-        "description origin_url paper_name paper_ids notes num_features"
+        "description origin_url paper_name paper_ids notes num_features "
+        "mean std interpolation crop_pct crop_mode"  # see `timm_preprocessing`
     ),
 }
 

@@ -59,16 +59,15 @@ def _of_timm(pooling: str, fields: keys.Fields) -> Names:
 def _naflex(size: str) -> Names:
     name, variant = f"naflexvit_{WORDS[size]}_patch16_siglip", f"siglip2_naflex_{size}16"
     settings = {"position_resize": "linear", "map_prefix_tokens": False}
-    return of_timm(name, variant, settings=settings)
+    return {
+        **of_timm(name, variant, settings=settings),
+        f"google/siglip2-{WORDS[size]}-patch16-naflex": Name(variant),
+    }
 
 
 NAMES: Names = {
     **_of_timm("", MAP),
     **_of_timm("_gap", GAP),
-    **{
-        f"google/siglip2-{WORDS[size]}-patch16-naflex": Name(f"siglip2_naflex_{size}16")
-        for size in ("b", "so400m")
-    },
     **_naflex("b"),
     **_naflex("so400m"),
 }

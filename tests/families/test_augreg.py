@@ -44,7 +44,7 @@ COLUMNS = [
     st.builds(
         dict,
         model=st.sampled_from([*MODELS, *MODELS.values()]),
-        dataset=st.sampled_from(DATASETS),
+        dataset=st.sampled_from([*DATASETS]),
         epochs=st.sampled_from([30, 300]),
         augmentation=st.sampled_from(AUGMENTATIONS),
         weight_decay=st.sampled_from([0.03, 0.1]),
