@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import io
 import json
 import tarfile
 
@@ -11,12 +11,15 @@ import pyarrow
 import pyarrow.parquet
 import tensorflow as tf
 
+import keras_vit
 from scripts.testing.fuzz_targets import (
     RefusedError,
+    Target,
     change_tree,
     json_bytes,
     odd,
-    refusals_of_ours,
+    refusals_naming,
+    tiny_vit,
 )
 from tests.data.containers import PICTURES, samples, write_parquet, write_tar
 from tests.image_text.test_tokenizer import write_kind
@@ -24,26 +27,19 @@ from tests.image_text.test_tokenizer import write_kind
 LIMIT = 1 << 20  # bytes that a row group may unpack to
 
 
-@contextlib.contextmanager
-def refusals_naming(name):
-    """As `refusals_of_ours`; every message must name the file."""
-    try:
-        with refusals_of_ours():
-            yield
-    except RefusedError as error:
-        assert name in str(error), error
-        raise
-
-
 def unchanged(rng, seeds, data):
     """Some files as they are, so that some are read."""
     return seeds[rng.integers(len(seeds))] if rng.random() < 0.1 else data
 
 
-class Parquets:
-    """Parquet files: bytes, metadata, and pages that unpack to more than their file."""
+def black(count):
+    """Images of two classes."""
+    pixels = np.zeros((count, 8, 8, 3), "uint8")
+    return keras_vit.data.read_arrays(pixels, np.arange(count) % 2, ("a", "b"))
 
-    refusals = (RefusedError,)
+
+class Parquets(Target):
+    """Parquet files: bytes, metadata, and pages that unpack to more than their file."""
 
     def __init__(self, folder):
         self.path, seed = folder / "a.parquet", folder / "seed.parquet"
@@ -64,8 +60,6 @@ class Parquets:
                 self.seeds.append(seed.read_bytes())
 
     def read(self, data, rng):
-        from keras_vit.data.parquet import read_parquet
-
         self.path.write_bytes(unchanged(rng, self.seeds, data))
         if rng.random() < 0.3:
             facts = json_bytes(self.facts, rng, data)
@@ -73,17 +67,15 @@ class Parquets:
             pyarrow.parquet.write_table(table, self.path)
         check = ("headers", "pixels", "none")[rng.integers(3)]
         with refusals_naming(self.path.name if check == "none" else str(self.path.parent)):
-            images = read_parquet(
+            images = keras_vit.data.read_parquet(
                 self.path, check=check, unreadable="skip", max_group_bytes=LIMIT,
                 labelled=rng.random() < 0.7,
             )  # fmt: skip
         assert images.num_images <= 100
 
 
-class Tars:
+class Tars(Target):
     """Tars of WebDataset with headers of all kinds."""
-
-    refusals = (RefusedError,)
 
     def __init__(self, folder):
         self.path = folder / "a.tar"
@@ -96,24 +88,18 @@ class Tars:
         ):
             with tarfile.open(self.path, "w", format=kind, pax_headers=fields) as tar:
                 names = ("0.png", f"{'d' * 90}/{'é' * 40}.png", "0.cls", "1.json", "1.png")
-                for name, content in zip(
-                    names, (*PICTURES[:2], b"1", b'{"cls": 2}', b"x"), strict=True
-                ):
+                contents = (*PICTURES[:2], b"1", b'{"cls": 2}', b"x")
+                for name, content in zip(names, contents, strict=True):
                     member = tarfile.TarInfo(name)
                     member.size = len(content)
-                    with open(folder / "content", "w+b") as file:
-                        file.write(content)
-                        file.seek(0)
-                        tar.addfile(member, file)
+                    tar.addfile(member, io.BytesIO(content))
             self.seeds.append(self.path.read_bytes())
 
     def read(self, data, rng):
-        from keras_vit.data.webdataset import read_webdataset
-
         self.path.write_bytes(unchanged(rng, self.seeds, data))
         check = ("headers", "pixels", "none")[rng.integers(3)]
         with refusals_naming(str(self.path.parent)):
-            images = read_webdataset(
+            images = keras_vit.data.read_webdataset(
                 self.path, check=check, unreadable="skip", labelled=rng.random() < 0.5
             )
         assert images.items is not None
@@ -121,19 +107,11 @@ class Tars:
         assert all(int(a) + int(b) <= len(self.path.read_bytes()) for a, b in starts), starts
 
 
-class Indexes:
+class Indexes(Target):
     """The index of a folder of records: as many images are read as it says, or an error."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit.data.image_set import read_arrays
-        from keras_vit.data.record_folder import write_records
-
-        pixels = np.zeros((7, 8, 8, 3), "uint8")
-        self.folder = write_records(
-            read_arrays(pixels, [0, 1] * 3 + [0], ("a", "b")), folder / "a", per_file=3
-        ).folder
+        self.folder = keras_vit.data.write_records(black(7), folder / "a", per_file=3).folder
         self.path = self.folder / "index.json"
         self.index = json.loads(self.path.read_text())
         self.seeds = [self.path.read_bytes()]
@@ -146,13 +124,11 @@ class Indexes:
         return json.dumps({**self.index, "files": files, **totals}).encode()
 
     def read(self, data, rng):
-        from keras_vit.data.record_folder import read_record_folder
-
         agree = rng.random() < 0.05
         data = self.change(rng) if agree else json_bytes(self.index, rng, data)
         self.path.write_bytes(unchanged(rng, self.seeds, data))
         with refusals_naming(str(self.folder)):
-            images = read_record_folder(self.folder)
+            images = keras_vit.data.read_record_folder(self.folder)
         if not agree:
             return
         try:
@@ -163,21 +139,11 @@ class Indexes:
         assert read == images.num_images == 7
 
 
-class Vocabularies:
+class Vocabularies(Target):
     """Vocabularies of all kinds, and texts of any kind."""
 
-    refusals = (RefusedError,)
-    words = (
-        "a cat",
-        "",
-        "\ud800",
-        "\0\uffff",
-        "</s>",
-        "\u3000ﬁ&amp;amp;",
-        "A" * 3_000,
-        "é ",
-        "[SEP]",
-    )
+    words = ("a cat", "", "\ud800", "\0\uffff", "</s>", "\u3000ﬁ&amp;amp;", "A" * 3_000, "é ",
+             "[SEP]")  # fmt: skip
 
     def __init__(self, folder):
         self.folder = write_kind(folder, "vocab.txt").parent
@@ -192,8 +158,6 @@ class Vocabularies:
         return "".join(rng.choice(self.words, rng.integers(1, 4)))
 
     def read(self, data, rng):
-        from keras_vit.image_text import load_tokenizer
-
         for name, content in self.files.items():
             (self.folder / name).write_bytes(content)
         name = list(self.files)[rng.integers(len(self.files))]
@@ -205,40 +169,23 @@ class Vocabularies:
         pooling = ("eot", "last", "mean")[rng.integers(3)]
         clean = ("transformers", "open_clip")[rng.integers(2)]
         with refusals_naming(str(self.folder)):
-            tokenizer = load_tokenizer(path, 8, pooling, clean)
+            tokenizer = keras_vit.image_text.load_tokenizer(path, 8, pooling, clean)
         with refusals_naming(""):
             ids = tokenizer([self.text(rng) for _ in range(rng.integers(1, 4))])
         assert ids.shape[1] == 8, ids
 
 
-class Stores:
+class Stores(Target):
     """Folders of stored features."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit.data.image_set import read_arrays
-        from keras_vit.evaluate.feature_store import store_features
-
-        pixels = np.zeros((5, 8, 8, 3), "uint8")
         self.folder = folder / "store"
-        store_features(
-            self.build(), read_arrays(pixels, [0, 1] * 2 + [0], ("a", "b")), self.folder,
-            verbose=False,
-        )  # fmt: skip
+        model = tiny_vit(image_size=8)
+        keras_vit.evaluate.store_features(model, black(5), self.folder, verbose=False)
         self.files = {path: path.read_bytes() for path in sorted(self.folder.iterdir())}
         self.seeds = list(self.files.values())
 
-    def build(self):
-        from keras_vit.config import make_config
-        from keras_vit.models.vit import build_vit
-
-        sizes = {"image_size": 8, "patch_size": 8, "width": 8, "depth": 1, "mlp_dim": 8}
-        return build_vit(make_config(**sizes, num_heads=2, classes=2))
-
     def read(self, data, rng):
-        from keras_vit.evaluate.feature_store import load_features
-
         for path, content in self.files.items():
             path.write_bytes(content)
         path = list(self.files)[rng.integers(len(self.files))]
@@ -246,5 +193,8 @@ class Stores:
             data = json_bytes(json.loads(self.files[path]), rng, data)
         path.write_bytes(unchanged(rng, [self.files[path]], data))
         with refusals_naming(str(self.folder)):
-            found = load_features(self.folder)
+            found = keras_vit.evaluate.load_features(self.folder)
         assert len(found.values) == len(found.labels) == 5
+
+
+TARGETS = (Parquets, Tars, Indexes, Vocabularies, Stores)

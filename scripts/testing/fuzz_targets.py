@@ -8,15 +8,26 @@ import dataclasses
 import io
 import json
 import pathlib
-import tarfile
 import traceback
+from collections.abc import Sequence
 
 import numpy as np
 import safetensors.numpy
+import tensorflow as tf
 from PIL import Image
 
 import keras_vit
-import keras_vit.image_text
+from keras_vit.cli import settings
+from keras_vit.config import field_names
+from keras_vit.create import build
+from keras_vit.models.lora import add_lora, lora_layers
+from keras_vit.train.recipes import RECIPES
+from keras_vit.weights.inspection import adapt_config
+from keras_vit.weights.save import save_weights
+from tests.data.containers import write_tar
+from tests.hostile_files import encoded
+from tests.image_gpt.test_weights import CONFIG, arrays_in_official_names, write_tensorflow
+from tests.weights.folders import BIT, FOLDERS, SIZES
 
 PACKAGE = str(pathlib.Path(keras_vit.__file__).parent)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -48,6 +59,37 @@ def refusals_of_ours():
         if not frame.filename.startswith(PACKAGE) or not is_raised:
             raise
         raise RefusedError(str(error)) from error
+
+
+class Target:
+    """Whole files as `seeds`, and `read`, which reads a changed one or raises one of `refusals`."""
+
+    refusals: tuple = (RefusedError,)
+    seeds: Sequence[bytes] = ()
+
+
+def tiny_vit(**fields):
+    """A ViT of one block for two classes."""
+    sizes = {"patch_size": 8, "width": 8, "depth": 1, "mlp_dim": 8, "num_heads": 2, "classes": 2}
+    return keras_vit.build_vit(keras_vit.make_config(**{**sizes, **fields}))
+
+
+@contextlib.contextmanager
+def refusals_naming(name):
+    """As `refusals_of_ours`; every message must name the file."""
+    try:
+        with refusals_of_ours():
+            yield
+    except RefusedError as error:
+        assert name in str(error), error
+        raise
+
+
+def bytes_of(image, kind, **options):
+    """An image as a file of some kind."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
 
 
 def odd(rng):
@@ -113,18 +155,12 @@ def change_arrays(arrays, rng):
     return arrays
 
 
-class Settings:
+class Settings(Target):
     """Files of settings and flags of `keras-vit train`, to recipe, model and preprocessing."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit.cli import settings
-        from keras_vit.train.recipes import RECIPES
-        from keras_vit.variants import find_config
-
-        self.module, self.recipes = settings, list(RECIPES.values())
-        self.configs = [find_config(name) for name in ("vit_ti16", "resnetv2_50x1_bit")]
+        self.recipes = list(RECIPES.values())
+        self.configs = [keras_vit.find_config(name) for name in ("vit_ti16", "resnetv2_50x1_bit")]
         self.path = folder / "run.toml"
         self.seeds = []
         for recipe in self.recipes:
@@ -133,7 +169,7 @@ class Settings:
 
     def text(self, name, rng):
         """A value, mostly of the type of the setting, as TOML."""
-        kind = str(self.module.SETTINGS[name].kind)
+        kind = str(settings.SETTINGS[name].kind)
         if rng.random() < 0.85 and ("int" in kind or "float" in kind):
             values = LARGE if "int" in kind else (*LARGE, *FLOATS)
             value = values[rng.integers(len(values))]
@@ -143,9 +179,7 @@ class Settings:
         return json.dumps(odd(rng))
 
     def read(self, data, rng):
-        from keras_vit.config import Preprocessing, field_names, replace_fields
-
-        names = list(self.module.SETTINGS)
+        names = list(settings.SETTINGS)
         if rng.random() < 0.8:
             chosen = rng.choice(names, rng.integers(1, 3), replace=False)
             data = "\n".join(f"{name} = {self.text(name, rng)}" for name in chosen)
@@ -156,9 +190,9 @@ class Settings:
             if rng.random() < 0.5:
                 name = names[rng.integers(len(names))]
                 text = self.text(name, rng).strip('"')
-                flags[name] = self.module.SETTINGS[name].parse(text)
-            found = self.module.read_settings(self.path) if rng.random() < 0.7 else {}
-            parts = self.module.split_settings(found, flags)
+                flags[name] = settings.SETTINGS[name].parse(text)
+            found = settings.read_settings(self.path) if rng.random() < 0.7 else {}
+            parts = settings.split_settings(found, flags)
             recipe = self.recipes[rng.integers(len(self.recipes))]
             for changes in parts.recipe:
                 recipe = recipe.replace(**changes)
@@ -167,26 +201,20 @@ class Settings:
             for config in self.configs:
                 fields = set(field_names(config))
                 known = {name: x for name, x in parts.model.items() if name in fields}
-                replace_fields(config, **known)
-            dataclasses.replace(Preprocessing(), **parts.preprocessing)
+                keras_vit.replace_fields(config, **known)
+            dataclasses.replace(keras_vit.Preprocessing(), **parts.preprocessing)
 
 
-class Palettes:
+class Palettes(Target):
     """Palettes in `.npy` and `.json` files, and what `load_image_gpt` reads."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit import image_gpt
-        from tests.image_gpt.test_weights import arrays_in_official_names, write_tensorflow
-
         self.folder = folder
         colors = np.random.default_rng(0).uniform(-1, 1, (6, 3)).astype("float32")
-        config = image_gpt.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
-        self.model = image_gpt.build_image_gpt(config, colors)
+        self.model = keras_vit.image_gpt.build_image_gpt(CONFIG, colors)
         file = io.BytesIO()
         np.save(file, colors)
-        image_gpt.save_image_gpt(self.model, folder / "theirs")
+        keras_vit.image_gpt.save_image_gpt(self.model, folder / "theirs")
         self.arrays = safetensors.numpy.load_file(folder / "theirs/model.safetensors")
         self.official = write_tensorflow(folder / "model.ckpt-1", arrays_in_official_names())
         self.parts = {p: p.read_bytes() for p in folder.glob("model.ckpt-1.*")}
@@ -215,39 +243,27 @@ class Palettes:
                 keras_vit.image_gpt.load_image_gpt(self.model, folder / "model.safetensors")
 
 
-class Boxes:
+class Boxes(Target):
     """Boxes and labels of three images."""
-
-    refusals = (RefusedError,)
-    seeds = (
-        json.dumps(
-            {
-                "boxes": [[[0, 0, 4, 4.5], [1, 2, 3, 4]], [], [[2, 2, 8, 8]]],
-                "labels": [[0, 1], [], [1]],
-            }
-        ).encode(),
-    )
 
     def __init__(self, folder):
         self.images = np.zeros((3, 8, 8, 3), "uint8")
+        self.boxes = [[[0, 0, 4, 4.5], [1, 2, 3, 4]], [], [[2, 2, 8, 8]]]
+        self.labels = [[0, 1], [], [1]]
+        self.seeds = [json.dumps({"boxes": self.boxes, "labels": self.labels}).encode()]
 
     def read(self, data, rng):
-        from keras_vit.detection.boxes import read_boxes
-
-        tree = json.loads(self.seeds[0])
         kind = rng.integers(3)
-        boxes = change_tree(tree["boxes"], rng) if kind < 2 else tree["boxes"]
-        labels = change_tree(tree["labels"], rng) if kind > 0 else tree["labels"]
+        boxes = change_tree(self.boxes, rng) if kind < 2 else self.boxes
+        labels = change_tree(self.labels, rng) if kind > 0 else self.labels
         with refusals_of_ours():
-            found = read_boxes(self.images, boxes, labels, ["a", "b"])
+            found = keras_vit.detection.read_boxes(self.images, boxes, labels, ["a", "b"])
         assert np.isfinite(found.boxes).all()
         assert found.labels.max() < 2
 
 
-class Masks:
+class Masks(Target):
     """Masks of an image: every message names the file."""
-
-    refusals = (RefusedError,)
 
     def __init__(self, folder):
         self.image, self.mask = folder / "images/a.png", folder / "masks/a.png"
@@ -256,28 +272,21 @@ class Masks:
         palette.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
         kinds = [Image.fromarray(labels), Image.fromarray(labels > 0), palette]
         kinds += [palette.convert("RGB"), Image.fromarray(labels.astype("uint16"))]
-        self.seeds = []
-        for kind in kinds:
-            file = io.BytesIO()
-            kind.save(file, "png")
-            self.seeds.append(file.getvalue())
+        self.seeds = [bytes_of(kind, "png") for kind in kinds]
         for path in (self.image, self.mask):
             path.parent.mkdir()
         Image.fromarray(labels).save(self.image)
 
     def read(self, data, rng):
-        from keras_vit.segmentation.masks import read_masks
-
         self.mask.write_bytes(data)
         colors = [(0, 0, 0), (255, 0, 0)] if rng.random() < 0.4 else None
         check = "pixels" if rng.random() < 0.5 else "headers"
         folders = self.image.parent, self.mask.parent
-        try:
-            with refusals_of_ours():
-                read_masks(*folders, ["a", "b"], colors=colors, check=check).pixel_counts()
-        except RefusedError as error:
-            assert "a.png" in str(error), error
-            raise
+        with refusals_naming("a.png"):
+            masks = keras_vit.segmentation.read_masks(
+                *folders, ["a", "b"], colors=colors, check=check
+            )
+            masks.pixel_counts()
 
 
 COCO = {
@@ -286,42 +295,29 @@ COCO = {
 }
 
 
-class Captions:
+class Captions(Target):
     """Captions in tables, lines of JSON, COCO's JSON, tars and TFRecords, whose images exist."""
-
-    refusals = (RefusedError,)
 
     def __init__(self, folder):
         self.folder = folder
-        image = io.BytesIO()
-        Image.new("RGB", (8, 8)).save(image, "PNG")
+        image = encoded("png")
         for name in "ab":
-            (folder / f"{name}.png").write_bytes(image.getvalue())
+            (folder / f"{name}.png").write_bytes(image)
+        pairs = (("0.png", image), ("0.txt", b"a cat"), ("1.png", image),
+                 ("1.json", b'{"caption": "a dog"}'))  # fmt: skip
+        write_tar(folder / "pairs.tar", pairs)
         self.files = (
             ("captions.csv", b"filepath,title\na.png,a cat\nb.png,a dog\na.png,two\n"),
             ("captions.tsv", b'image\tcaption\r\na.png\t"a\tcat"\r\nb.png\tx\r\n'),
             ("captions.jsonl", b'{"file_name": "a.png", "text": ["a cat", "x"]}\n' * 2),
             ("captions.json", json.dumps(COCO).encode()),
-            ("pairs.tar", self._tar(image.getvalue())),
-            ("pairs.tfrecord", self._records(folder, image.getvalue())),
+            ("pairs.tar", (folder / "pairs.tar").read_bytes()),
+            ("pairs.tfrecord", self._records(folder, image)),
         )
         self.seeds = tuple(content for _, content in self.files)
 
     @staticmethod
-    def _tar(image):
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w") as tar:
-            for name, content in (("0.png", image), ("0.txt", b"a cat"), ("1.png", image),
-                                  ("1.json", b'{"caption": "a dog"}')):  # fmt: skip
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-        return stream.getvalue()
-
-    @staticmethod
     def _records(folder, image):
-        import tensorflow as tf
-
         def feature(value):
             return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
@@ -350,19 +346,14 @@ class Captions:
         assert sum(map(len, pairs.texts())) < 1000
 
 
-class Adapters:
+class Adapters(Target):
     """Folders of PEFT: read, or refused and the model is as before."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit.models.lora import add_lora
-        from keras_vit.train.peft_files import save_adapter
-
         self.folder, self.contents = folder, []
         for layout in ("timm", "transformers"):
             model = add_lora(self.build(), 2, targets="all-linear", trainable=("head",))
-            save_adapter(model, folder, layout)
+            keras_vit.train.save_adapter(model, folder, layout)
             config = json.loads((folder / "adapter_config.json").read_text())
             config["alpha_pattern"], config["rank_pattern"] = {"query": 3}, {"query": 2}
             arrays = safetensors.numpy.load_file(folder / "adapter_model.safetensors")
@@ -371,16 +362,9 @@ class Adapters:
         self.model = self.build()
 
     def build(self):
-        from keras_vit.config import make_config
-        from keras_vit.models.vit import build_vit
-
-        sizes = {"image_size": 16, "patch_size": 8, "width": 8, "depth": 1, "mlp_dim": 8}
-        return build_vit(make_config(**sizes, num_heads=2, classes=2, gelu="exact"))
+        return tiny_vit(image_size=16, gelu="exact")
 
     def read(self, data, rng):
-        from keras_vit.models.lora import lora_layers
-        from keras_vit.train.peft_files import load_adapter
-
         config, arrays = self.contents[rng.integers(2)]
         kind = rng.integers(5)
         if kind > 0:
@@ -390,7 +374,7 @@ class Adapters:
         (self.folder / "adapter_config.json").write_bytes(text)
         try:
             with refusals_of_ours():
-                load_adapter(self.model, self.folder)
+                keras_vit.train.load_adapter(self.model, self.folder)
         finally:
             changed = bool(lora_layers(self.model))
             if changed:
@@ -398,41 +382,29 @@ class Adapters:
         assert changed
 
 
-class Layouts:
+class Layouts(Target):
     """Names and shapes of the arrays, and sidecar files, of every layout that is written."""
 
-    refusals = (RefusedError,)
-
     def __init__(self, folder):
-        from keras_vit.config import make_config
-        from keras_vit.create import build
-        from keras_vit.models.resnet import build_resnet
-        from keras_vit.weights.save import save_weights
-        from tests.weights.folders import BIT, FOLDERS, SIZES
-
         self.path = folder / "model.safetensors"
         self.contents = []
         config = {"classes": 10, **SIZES, "depth": 1}
         for name, (layout, fields) in FOLDERS.items():
             if name.endswith(("tanh", "oblong", "grey", "headless")):
                 continue
-            model = build(BIT if name == "bit" else make_config(**{**config, **fields}))
+            model = build(BIT if name == "bit" else keras_vit.make_config(**{**config, **fields}))
             own = model.save_pretrained(folder / name, layout)
             sidecars = {p.name: json.loads(p.read_text()) for p in own.glob("*config.json")}
             arrays = safetensors.numpy.load_file(own / "model.safetensors")
             self.contents.append((sidecars, arrays))
-        self.configs = make_config(**config), BIT
+        self.configs = keras_vit.make_config(**config), BIT
         official = dataclasses.replace(BIT, standardization="variance")
         goldens = (ROOT / "tests/golden").glob("*.checkpoint.npz")
-        bit = save_weights(build_resnet(official), folder / "a.npz", "official")
+        bit = save_weights(build(official), folder / "a.npz", "official")
         self.contents += [({}, dict(np.load(path))) for path in (*goldens, bit)]
         self.seeds = [json.dumps(each).encode() for each, _ in self.contents]
 
     def read(self, data, rng):
-        from keras_vit.config import field_names, replace_fields
-        from keras_vit.pretrained import from_pretrained
-        from keras_vit.weights.inspection import adapt_config, inspect_file
-
         sidecars, arrays = self.contents[rng.integers(len(self.contents))]
         arrays = change_arrays(arrays, rng) if rng.random() < 0.5 or not sidecars else arrays
         if sidecars:
@@ -451,11 +423,14 @@ class Layouts:
                                  json.dumps(own).encode())  # fmt: skip
         with refusals_of_ours():
             if rng.random() < 0.1:
-                from_pretrained(self.path)
+                keras_vit.from_pretrained(self.path)
                 return
-            info = inspect_file(self.path)
+            info = keras_vit.inspect_file(self.path)
             base = self.configs["stages" in info.sizes]
             fields = set(field_names(base)) - {"stem"}
             sizes = {k: v for k, v in {"num_heads": 1, **info.sizes}.items() if k in fields}
-            base = replace_fields(base, **sizes)
+            base = keras_vit.replace_fields(base, **sizes)
             adapt_config(base, info)
+
+
+TARGETS = (Settings, Palettes, Boxes, Masks, Captions, Adapters, Layouts)
