@@ -23,7 +23,7 @@ from scripts.golden.eval_cases import values
 from peft import LoraConfig, PeftModel, get_peft_model  # isort: skip
 
 OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "peft_outputs.json"
-DINO = ("transformers", "Dinov2ForImageClassification", "Dinov2Config", models.DINO, 32, "")
+DINO = ("transformers", "Dinov2ForImageClassification", models.DINO, 32, "")
 models.CASES["transformers dinov2 classes"] = DINO
 CASES = {
     "timm vit": {

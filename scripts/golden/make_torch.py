@@ -17,15 +17,15 @@ import sys
 import tempfile
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import safe_open
 
 from scripts.golden.eval_cases import is_scale, values
 from scripts.peers.parity_theirs import (  # first: it makes timm importable
     build,
     gradient,
+    load_saved,
     run,
+    save_names,
     vit5_code,
 )
 
@@ -57,9 +57,9 @@ HYBRID = {
 }  # fmt: skip
 BIT = {"embedding_size": 64, "hidden_sizes": [256, 512], "depths": [1, 2]}
 
-# Name: project, model, configuration, options, side of the image, output without a head.
-CASES: dict[str, tuple[str, str, str, dict, int, str]] = {
-    f"timm {name}": ("timm", model, "", options, side, "")
+# Name: project, model, options, side of the image, output without a head.
+CASES: dict[str, tuple[str, str, dict, int, str]] = {
+    f"timm {name}": ("timm", model, options, side, "")
     for name, model, options, side in (
         ("vit", "vit_tiny_patch16_224", TIMM, 32),
         ("mean", "vit_tiny_patch16_224", {**TIMM, "global_pool": "avg"}, 32),
@@ -93,10 +93,7 @@ CASES: dict[str, tuple[str, str, str, dict, int, str]] = {
     )
 }  # fmt: skip
 CASES |= {
-    f"transformers {name}": (
-        "transformers", kind, f"{kind.partition('For')[0].partition('Model')[0]}Config", options,
-        side, output,
-    )
+    f"transformers {name}": ("transformers", kind, options, side, output)
     for name, kind, options, side, output in (
         ("vit", "ViTForImageClassification", SMALL, 32, ""),
         ("deit", "DeiTForImageClassificationWithTeacher", SMALL, 32, ""),
@@ -195,9 +192,7 @@ def saved_names(model: torch.nn.Module, project: str) -> dict[str, list[int]]:
     if project == "timm":
         return {name: list(value.shape) for name, value in model.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        with safe_open(f"{folder}/model.safetensors", "pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        return save_names(model, folder)
 
 
 def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) -> np.ndarray:
@@ -228,8 +223,8 @@ def run_resized_vit5(case: dict, state: dict, size: tuple) -> np.ndarray:
 
 def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Tensor]]:
     """The model of a case with the weights of the formula, and these as they are saved."""
-    project, model_name, config, options, size, output = CASES[title]
-    case: dict = {"project": project, "model": model_name, "config": config, "options": options}
+    project, model_name, options, size, output = CASES[title]
+    case: dict = {"project": project, "model": model_name, "options": options}
     case.update(output=output, patches=(size // 8) ** 2)
     model = BUILDERS.get(model_name, build)(case)
     shapes = saved_names(model, project)
@@ -244,12 +239,9 @@ def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Ten
         return case, model, state
     with tempfile.TemporaryDirectory() as folder:
         model.config.save_pretrained(folder)
-        safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
-        model, info = type(model).from_pretrained(
-            folder, output_loading_info=True, attn_implementation="eager"
-        )
-        assert not any(info.values()), info
-    return case, model.eval(), state
+        model, info = load_saved(model, folder, state)
+    assert not any(info.values()), info
+    return case, model, state
 
 
 def main() -> None:

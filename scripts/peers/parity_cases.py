@@ -25,7 +25,6 @@ class Case:
         image_size: Pixels of a side.
         theirs: Options of their model.
         ours: Options of ours beyond what the file says.
-        config: Class of transformers' configuration.
         output: What their model without a head gives: `"token"` or `"pooler"`.
         layout: How ours is written, where it is not the project's own.
         include_top: Whether the model has a head.
@@ -38,7 +37,6 @@ class Case:
     image_size: int = 224
     theirs: dict[str, Any] = dataclasses.field(default_factory=dict)
     ours: dict[str, Any] = dataclasses.field(default_factory=dict)
-    config: str = ""
     output: str = "token"
     layout: str = ""
     include_top: bool = True
@@ -179,7 +177,7 @@ _HYBRID = _sizes(
 
 TRANSFORMERS = [
     Case(
-        name, project, f"{family}{ending}", variant, theirs=theirs, config=f"{family}Config",
+        name, project, f"{family}{ending}", variant, theirs=theirs,
         ours=_P14 if theirs is _DINO else {},
         include_top="ForImage" in ending or "Projection" in ending,
         output="pooler" if family.startswith("Siglip") else "token",
@@ -303,7 +301,7 @@ OFFICIAL = [
 _GPT = "ImageGPTForCausalImageModeling"
 IMAGE_GPT = [
     Case(
-        name, "transformers", _GPT, "image_gpt", image_size=size, config="ImageGPTConfig",
+        name, "transformers", _GPT, "image_gpt", image_size=size,
         theirs={"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": size**2,
                 "vocab_size": colors + 1},
         ours={"width": width, "depth": depth, "num_heads": heads, "colors": colors},

@@ -142,7 +142,6 @@ def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, fl
     request: dict = {
         "project": case.project.split()[0],
         "model": case.model,
-        "config": case.config,
         "options": case.theirs,
         "output": case.output,
         "patches": (case.image_size // 16) ** 2,
@@ -211,8 +210,9 @@ def official_twin(model: keras.Model) -> keras.Model:
 
 def run(model: keras.Model, images: np.ndarray) -> np.ndarray:
     inputs: Any = images
-    if getattr(model.config, "takes_patches", False):
-        side, limit = model.config.patch_size[0], model.config.max_num_patches
+    config: Any = getattr(model, "config", None)  # Image GPT without its palette has none
+    if getattr(config, "takes_patches", False):
+        side, limit = config.patch_size[0], config.max_num_patches
         inputs = dict(zip(("patches", "grid"), patches_of(images, side, limit), strict=True))
     return keras.ops.convert_to_numpy(model(inputs))
 

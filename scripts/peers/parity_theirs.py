@@ -11,19 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
-# The processor-only PyTorch comes without a torchvision that fits; timm and transformers import
-# it, but none of its operators is used here.
-_operators = torch.library.Library("torchvision", "FRAGMENT")
-for _name in ("nms", "qnms"):
-    with contextlib.suppress(RuntimeError):
-        _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:
+    # The processor-only PyTorch comes without a torchvision that fits; timm, transformers and
+    # open_clip import it, but none of its operators is used here.
+    _operators = torch.library.Library("torchvision", "FRAGMENT")
+    for _name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):
+            _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-import safetensors.torch  # noqa: E402
-import timm  # noqa: E402
-import transformers  # noqa: E402
+import safetensors.torch
+import timm
+import transformers
+from safetensors import safe_open
 
-from scripts.peers.parity_answers import answer_requests  # noqa: E402
-from tests.sweep import patches_of  # noqa: E402
+from scripts.peers.parity_answers import answer_requests
+from tests.sweep import patches_of
 
 NAFLEX_PATCHES = 256
 
@@ -41,6 +45,11 @@ def vit5_code() -> Any:
     return importlib.import_module("models_vit5")
 
 
+def config_of(name: str) -> str:
+    """The configuration's class of a class of transformers."""
+    return f"{name.partition('For')[0].partition('Model')[0]}Config"
+
+
 def build(case: dict) -> torch.nn.Module:
     """A model of timm by name, or of transformers by class."""
     if case["model"].startswith("vit5_"):
@@ -48,9 +57,27 @@ def build(case: dict) -> torch.nn.Module:
     if case["project"] == "timm":
         options = dict(case["options"])
         return timm.create_model(case["model"], **options).eval()
-    config = getattr(transformers, case["config"])(**case["options"])
+    config = getattr(transformers, config_of(case["model"]))(**case["options"])
     config._attn_implementation = "eager"
     return getattr(transformers, case["model"])(config).eval()
+
+
+def save_names(model: torch.nn.Module, folder: str) -> dict[str, list[int]]:
+    """Saves a model of transformers; names and shapes of the arrays in its file."""
+    model.save_pretrained(folder)
+    with safe_open(f"{folder}/model.safetensors", "pt") as file:
+        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+
+
+def load_saved(
+    model: torch.nn.Module, folder: str, state: dict[str, torch.Tensor]
+) -> tuple[torch.nn.Module, dict]:
+    """A saved model of transformers with other arrays, and what did not fit."""
+    safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
+    loaded, info = type(model).from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    return loaded.eval(), info
 
 
 def fill(model: torch.nn.Module, seed: int) -> None:

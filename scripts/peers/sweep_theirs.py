@@ -9,6 +9,7 @@ command line choose titles that contain them, "new" those that the record lacks;
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import pathlib
 import sys
@@ -19,11 +20,14 @@ from operator import methodcaller
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import safe_open
 
-from scripts.peers.parity_theirs import transformers  # first: it makes timm importable
+from scripts.peers.parity_theirs import (  # first: it makes timm importable
+    config_of,
+    load_saved,
+    save_names,
+    transformers,
+)
 from tests.sweep import RECORD, images, patches_of, read_record, values
 
 import timm  # isort: skip
@@ -41,132 +45,84 @@ SMALL = {"depth": 2, "embed_dim": 24, "img_size": 48, **HEAD}
 TIMM_OPTIONS: tuple[dict[str, Any], ...] = (
     *({"act_layer": act} for act in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")),
     *({"global_pool": pool} for pool in ("avg", "max", "avgmax", "map", "", "prr")),
-    {"global_pool": "avg", "fc_norm": False},
-    {"global_pool": "token", "fc_norm": True},
+    {"global_pool": "avg", "fc_norm": False}, {"global_pool": "token", "fc_norm": True},
     {"global_pool": "avg", "fc_norm": False, "pool_include_prefix": True},
-    {"global_pool": "avg", "class_token": False},
-    {"global_pool": "map", "class_token": False},
-    {"global_pool": "map", "reg_tokens": 2},
-    {"global_pool": "map", "pool_include_prefix": True},
+    {"global_pool": "avg", "class_token": False}, {"global_pool": "map", "class_token": False},
+    {"global_pool": "map", "reg_tokens": 2}, {"global_pool": "map", "pool_include_prefix": True},
     {"global_pool": "map", "class_token": False, "reg_tokens": 2},
     *({"norm_layer": norm} for norm in ("layernorm", "rmsnorm", "layernormfp32")),
-    {"num_heads": 6},
-    {"num_heads": 2, "mlp_ratio": 2},
-    {"qkv_bias": False},
-    {"proj_bias": False},
-    {"qk_norm": True},
-    {"scale_attn_norm": True},
-    {"scale_mlp_norm": True},
-    {"pre_norm": True},
-    {"final_norm": False},
-    {"init_values": 0.1},
-    {"reg_tokens": 3},
-    {"no_embed_class": True},
-    {"no_embed_class": True, "reg_tokens": 3},
-    {"pos_embed": "none"},
-    {"dynamic_img_size": True},
-    {"in_chans": 1},
-    {"img_size": (32, 64)},
-    {"num_classes": 0},
-    {"attn_layer": "diff"},
-    {"attn_layer": "attn"},
-    {"qk_norm": True, "norm_layer": "rmsnorm"},
-    {"qk_norm": True, "scale_attn_norm": True},
-    {"qk_norm": True, "qkv_bias": False},
-    {"qk_norm": True, "num_heads": 1},
-    {"norm_layer": "rmsnormfp32"},
-    {"norm_layer": "simplenorm"},
+    {"num_heads": 6}, {"num_heads": 2, "mlp_ratio": 2}, {"qkv_bias": False}, {"proj_bias": False},
+    {"qk_norm": True}, {"scale_attn_norm": True}, {"scale_mlp_norm": True}, {"pre_norm": True},
+    {"final_norm": False}, {"init_values": 0.1}, {"reg_tokens": 3}, {"no_embed_class": True},
+    {"no_embed_class": True, "reg_tokens": 3}, {"pos_embed": "none"}, {"dynamic_img_size": True},
+    {"in_chans": 1}, {"img_size": (32, 64)}, {"num_classes": 0}, {"attn_layer": "diff"},
+    {"attn_layer": "attn"}, {"qk_norm": True, "norm_layer": "rmsnorm"},
+    {"qk_norm": True, "scale_attn_norm": True}, {"qk_norm": True, "qkv_bias": False},
+    {"qk_norm": True, "num_heads": 1}, {"norm_layer": "rmsnormfp32"}, {"norm_layer": "simplenorm"},
     {"norm_layer": "rmsnorm", "global_pool": "map", "class_token": False},
     {"norm_layer": "rmsnorm", "pre_norm": True, "global_pool": "avg"},
     {"norm_layer": "rmsnorm", "scale_attn_norm": True, "scale_mlp_norm": True},
     {"norm_layer": "rmsnorm", "proj_bias": False, "qkv_bias": False, "init_values": 0.1},
-    {"embed_norm_layer": "layernorm"},
-    {"embed_norm_layer": "rmsnorm"},
+    {"embed_norm_layer": "layernorm"}, {"embed_norm_layer": "rmsnorm"},
     {"embed_norm_layer": "rmsnorm", "norm_layer": "rmsnorm"},
     {"global_pool": "avg", "pool_include_prefix": True},
     {"global_pool": "avg", "pool_include_prefix": True, "class_token": False, "reg_tokens": 2},
     {"global_pool": "avg", "pool_include_prefix": True, "class_token": False},
     {"global_pool": "token", "pool_include_prefix": True},
-    {"global_pool": "max", "pool_include_prefix": True},
-    {"global_pool": "", "num_classes": 0},
+    {"global_pool": "max", "pool_include_prefix": True}, {"global_pool": "", "num_classes": 0},
     {"global_pool": "", "fc_norm": True},
     {"global_pool": "", "class_token": False, "reg_tokens": 2},
-    {"global_pool": "", "pool_include_prefix": True},
-    {"global_pool": "avg", "num_classes": 0},
+    {"global_pool": "", "pool_include_prefix": True}, {"global_pool": "avg", "num_classes": 0},
     {"global_pool": "avg", "final_norm": False},
     {"global_pool": "avg", "class_token": False, "reg_tokens": 3},
     {"global_pool": "avg", "class_token": False, "reg_tokens": 3, "no_embed_class": True},
     {"global_pool": "avg", "reg_tokens": 1, "final_norm": False, "pre_norm": True},
-    {"pos_embed": "none", "reg_tokens": 2},
-    {"pos_embed": ""},
+    {"pos_embed": "none", "reg_tokens": 2}, {"pos_embed": ""},
     {"init_values": 0.1, "no_embed_class": True, "fc_norm": True},
     {"mlp_ratio": 1.6, "patch_size": 8},
     {"weight_init": "moco", "fix_init": True, "drop_path_rate": 0.1},
-)
+)  # fmt: skip
 DISTILLED = "deit_tiny_distilled_patch16_224"
 DISTILLED_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"qkv_bias": False},
-    {"qk_norm": True},
-    {"norm_layer": "rmsnorm"},
-    {"init_values": 0.1},
-    {"reg_tokens": 2},
-    {"num_classes": 0},
-)
-# Models of `eva.py`, with rotary positions.
-EVA_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *(
-        ("vit_small_patch16_dinov3", options)
-        for options in (
-            {"num_reg_tokens": 0}, {"num_reg_tokens": 2}, {"class_token": False},
-            {"class_token": False, "num_reg_tokens": 0}, {"global_pool": "token"},
-            {"global_pool": ""}, {"global_pool": "map"}, {"global_pool": "max"},
-            {"qkv_bias": True}, {"qkv_bias": True, "qkv_fused": False}, {"swiglu_mlp": True},
-            {"scale_mlp": True}, {"scale_attn_inner": True}, {"qk_norm": True},
-            {"init_values": None}, {"attn_only_layer_scale": True}, {"use_abs_pos_emb": True},
-            {"use_abs_pos_emb": True, "num_reg_tokens": 0}, {"use_rot_pos_emb": False},
-            {"use_abs_pos_emb": True, "no_embed_class": True}, {"use_fc_norm": True},
-            {"use_post_transformer_norm": False}, {"use_pre_transformer_norm": True},
-            {"rope_temperature": 50.0}, {"rope_rotate_half": False}, {"rope_grid_offset": 1.0},
-            {"rope_rescale_coords": 2.0}, {"use_post_norm": True}, {"attn_type": "rope"},
-            {"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 2}, {"img_size": (32, 64)},
-            {"num_classes": 0},
-        )
-    ),
-    *(
-        ("vit_small_patch16_dinov3_qkvb", options)
-        for options in ({"num_reg_tokens": 0}, {"qkv_bias": False})
-    ),
-    *(
-        ("vit_pe_core_small_patch16_384", options)
-        for options in (
-            {"attn_pool_num_heads": 2}, {"attn_pool_mlp_ratio": 2.0}, {"global_pool": "avg"},
-            {"num_reg_tokens": 1}, {"ref_feat_shape": 7}, {"rope_grid_indexing": "ij"},
-        )
-    ),
-    *(
-        ("eva02_tiny_patch14_224", options)
-        for options in (
-            {"num_reg_tokens": 1}, {"scale_mlp": True}, {"swiglu_mlp": False},
-            {"use_abs_pos_emb": False}, {"global_pool": "token"},
-        )
-    ),
+    {"qkv_bias": False}, {"qk_norm": True}, {"norm_layer": "rmsnorm"}, {"init_values": 0.1},
+    {"reg_tokens": 2}, {"num_classes": 0},
 )  # fmt: skip
+# Models of `eva.py`, with rotary positions.
+EVA_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "vit_small_patch16_dinov3": (
+        {"num_reg_tokens": 0}, {"num_reg_tokens": 2}, {"class_token": False},
+        {"class_token": False, "num_reg_tokens": 0}, {"global_pool": "token"},
+        {"global_pool": ""}, {"global_pool": "map"}, {"global_pool": "max"},
+        {"qkv_bias": True}, {"qkv_bias": True, "qkv_fused": False}, {"swiglu_mlp": True},
+        {"scale_mlp": True}, {"scale_attn_inner": True}, {"qk_norm": True},
+        {"init_values": None}, {"attn_only_layer_scale": True}, {"use_abs_pos_emb": True},
+        {"use_abs_pos_emb": True, "num_reg_tokens": 0}, {"use_rot_pos_emb": False},
+        {"use_abs_pos_emb": True, "no_embed_class": True}, {"use_fc_norm": True},
+        {"use_post_transformer_norm": False}, {"use_pre_transformer_norm": True},
+        {"rope_temperature": 50.0}, {"rope_rotate_half": False}, {"rope_grid_offset": 1.0},
+        {"rope_rescale_coords": 2.0}, {"use_post_norm": True}, {"attn_type": "rope"},
+        {"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 2}, {"img_size": (32, 64)},
+        {"num_classes": 0},
+    ),
+    "vit_small_patch16_dinov3_qkvb": ({"num_reg_tokens": 0}, {"qkv_bias": False}),
+    "vit_pe_core_small_patch16_384": (
+        {"attn_pool_num_heads": 2}, {"attn_pool_mlp_ratio": 2.0}, {"global_pool": "avg"},
+        {"num_reg_tokens": 1}, {"ref_feat_shape": 7}, {"rope_grid_indexing": "ij"},
+    ),
+    "eva02_tiny_patch14_224": (
+        {"num_reg_tokens": 1}, {"scale_mlp": True}, {"swiglu_mlp": False},
+        {"use_abs_pos_emb": False}, {"global_pool": "token"},
+    ),
+}  # fmt: skip
 BEIT_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"global_pool": "token"},
-    {"init_values": None, "qkv_bias": False},
-    {"img_size": (32, 64)},
-    {"use_abs_pos_emb": True},
-    {"use_abs_pos_emb": True, "use_rel_pos_bias": False},
+    {"global_pool": "token"}, {"init_values": None, "qkv_bias": False}, {"img_size": (32, 64)},
+    {"use_abs_pos_emb": True}, {"use_abs_pos_emb": True, "use_rel_pos_bias": False},
     {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True},
     {"use_abs_pos_emb": True, "global_pool": "token", "qkv_bias": False},
-    {"use_abs_pos_emb": True, "img_size": (32, 64)},
-    {"use_fc_norm": False},
-    {"global_pool": ""},
-    {"num_classes": 0},
-    {"swiglu_mlp": True},
-    {"scale_mlp": True},
+    {"use_abs_pos_emb": True, "img_size": (32, 64)}, {"use_fc_norm": False}, {"global_pool": ""},
+    {"num_classes": 0}, {"swiglu_mlp": True}, {"scale_mlp": True},
     {"swiglu_mlp": True, "scale_mlp": True},
-)
+)  # fmt: skip
 # At another image size, too.
 RESIZED_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (TINY, {"qk_norm": True}),
@@ -188,133 +144,122 @@ TEXT = {
 TOWER = {key: value for key, value in ENCODER.items() if key not in ("mlp_ratio", "num_labels")}
 TWO_TOWERS = {"vision_config": TOWER, "text_config": TEXT, "num_labels": 10}
 UPERNET = {"use_relative_position_bias": True, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
-# Class, class of its configuration, changes. Backbones have the files of their models.
-CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
-    (name, f"{family}Config", changes)
-    for family, names, changes in (
-        ("ViT", "ViTModel ViTForImageClassification ViTForMaskedImageModeling", {}),
+# Class, changes of its configuration. Backbones have the files of their models.
+CLASSES: tuple[tuple[str, dict[str, Any]], ...] = tuple(
+    (name, changes)
+    for names, changes in (
         (
-            "DeiT", "DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher "
-            "DeiTForMaskedImageModeling", {},
+            "ViTModel ViTForImageClassification ViTForMaskedImageModeling DeiTModel "
+            "DeiTForImageClassification DeiTForImageClassificationWithTeacher "
+            "DeiTForMaskedImageModeling ViTMSNModel ViTMSNForImageClassification IJepaModel "
+            "IJepaForImageClassification Dinov2Model Dinov2ForImageClassification "
+            "Dinov2WithRegistersModel Dinov2WithRegistersForImageClassification "
+            "SiglipVisionModel Siglip2VisionModel CLIPVisionModel CLIPVisionModelWithProjection "
+            "MetaClip2VisionModel MetaClip2VisionModelWithProjection AltCLIPVisionModel "
+            "ChineseCLIPVisionModel BlipVisionModel Blip2VisionModel InstructBlipVisionModel "
+            "GitVisionModel InternVLVisionModel PixioModel PixtralVisionModel VitDetModel "
+            "DPTModel VideoMAEModel VivitModel ASTModel", {},
         ),
-        ("ViTMAE", "ViTMAEModel ViTMAEForPreTraining", {"mask_ratio": 0.0}),
-        ("ViTMSN", "ViTMSNModel ViTMSNForImageClassification", {}),
-        ("IJepa", "IJepaModel IJepaForImageClassification", {}),
-        ("Dinov2", "Dinov2Model Dinov2ForImageClassification", {}),
         (
-            "Dinov2WithRegisters", "Dinov2WithRegistersModel "
-            "Dinov2WithRegistersForImageClassification", {},
+            "SiglipModel SiglipForImageClassification Siglip2ForImageClassification CLIPModel "
+            "CLIPForImageClassification MetaClip2ForImageClassification", {"two": True},
         ),
-        ("SiglipVision", "SiglipVisionModel", {}),
-        ("Siglip", "SiglipModel SiglipForImageClassification", {"two": True}),
-        ("Siglip2Vision", "Siglip2VisionModel", {}),
-        ("Siglip2", "Siglip2ForImageClassification", {"two": True}),
         (
-            "Bit", "BitModel BitForImageClassification",
+            "BeitModel BeitForImageClassification BeitForMaskedImageModeling Data2VecVisionModel "
+            "Data2VecVisionForImageClassification", {"use_relative_position_bias": True},
+        ),
+        ("BeitForSemanticSegmentation Data2VecVisionForSemanticSegmentation", UPERNET),
+        ("ViTMAEModel ViTMAEForPreTraining", {"mask_ratio": 0.0}),
+        (
+            "BitModel BitForImageClassification",
             {"hidden_sizes": [256, 512], "depths": [1, 2], "image_size": 64},
         ),
-        (
-            "Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling",
-            {"use_relative_position_bias": True},
-        ),
-        ("Beit", "BeitForSemanticSegmentation", UPERNET),
-        (
-            "Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification",
-            {"use_relative_position_bias": True},
-        ),
-        ("Data2VecVision", "Data2VecVisionForSemanticSegmentation", UPERNET),
-        ("DINOv3ViT", "DINOv3ViTModel", {"num_register_tokens": 2}),
-        ("CLIPVision", "CLIPVisionModel CLIPVisionModelWithProjection", {}),
-        ("CLIP", "CLIPModel CLIPForImageClassification", {"two": True}),
-        ("MetaClip2Vision", "MetaClip2VisionModel MetaClip2VisionModelWithProjection", {}),
-        ("MetaClip2", "MetaClip2ForImageClassification", {"two": True}),
-        ("AltCLIPVision", "AltCLIPVisionModel", {}),
-        ("ChineseCLIPVision", "ChineseCLIPVisionModel", {}),
-        ("Aimv2Vision", "Aimv2VisionModel", {"use_head": False}),
-        ("BlipVision", "BlipVisionModel", {}),
-        ("Blip2Vision", "Blip2VisionModel", {}),
-        ("InstructBlipVision", "InstructBlipVisionModel", {}),
-        ("GitVision", "GitVisionModel", {}),
-        ("InternVLVision", "InternVLVisionModel", {}),
-        ("Pixio", "PixioModel", {}),
-        ("PixtralVision", "PixtralVisionModel", {}),
-        ("VitDet", "VitDetModel", {}),
-        ("Yolos", "YolosModel YolosForObjectDetection", {"image_size": [32, 32]}),
-        ("DPT", "DPTModel", {}),
-        ("SamVision", "SamVisionModel", {"mlp_ratio": 2.0}),
-        ("VideoMAE", "VideoMAEModel", {}),
-        ("Vivit", "VivitModel", {}),
-        ("AST", "ASTModel", {}),
-        ("VitPoseBackbone", "VitPoseBackbone", {"image_size": [32, 32], "patch_size": [8, 8]}),
+        ("DINOv3ViTModel", {"num_register_tokens": 2}),
+        ("Aimv2VisionModel", {"use_head": False}),
+        ("YolosModel YolosForObjectDetection", {"image_size": [32, 32]}),
+        ("SamVisionModel", {"mlp_ratio": 2.0}),
+        ("VitPoseBackbone", {"image_size": [32, 32], "patch_size": [8, 8]}),
     )
     for name in names.split()
 )  # fmt: skip
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "quick_gelu",
+               "gelu_10")  # fmt: skip
+BOTH_POSITIONS = {"use_absolute_position_embeddings": True, "use_relative_position_bias": True}
 # Options of transformers, one by one.
-CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    *(
-        ("ViTForImageClassification", "ViTConfig", {"hidden_act": act})
-        for act in ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu",
-                    "quick_gelu", "gelu_10")
-    ),
-    ("ViTForImageClassification", "ViTConfig", {"layer_norm_eps": 1e-3}),
-    ("ViTForImageClassification", "ViTConfig", {"num_attention_heads": 8}),
-    *(
-        (name, f"{name.partition('For')[0].removesuffix('Model')}Config", {"qkv_bias": False})
-        for name in (
-            "ViTForImageClassification", "ViTModel", "ViTForMaskedImageModeling",
-            "DeiTForImageClassificationWithTeacher", "DeiTForImageClassification",
-            "ViTMSNForImageClassification", "IJepaForImageClassification",
-            "Dinov2ForImageClassification", "Dinov2WithRegistersModel",
-        )
-    ),
-    ("ViTMAEModel", "ViTMAEConfig", {"qkv_bias": False, "mask_ratio": 0.0}),
-    # The configurations of the tests of transformers.
-    *(
-        (name, f"{name.partition('For')[0].removesuffix('Model')}Config",
-         {"image_size": 30, "patch_size": 2, "intermediate_size": 37, "num_labels": 3})
-        for name in ("ViTForImageClassification", "ViTModel", "DeiTForImageClassification")
-    ),
-    ("ViTForImageClassification", "ViTConfig", {"image_size": [32, 64]}),
-    ("ViTForImageClassification", "ViTConfig", {"num_channels": 1}),
-    ("ViTForImageClassification", "ViTConfig", {"num_labels": 3}),
-    ("ViTModel", "ViTConfig", {"pooler_act": "relu"}),
-    ("Dinov2Model", "Dinov2Config", {"use_swiglu_ffn": True}),
-    ("Dinov2Model", "Dinov2Config", {"layerscale_value": 0.5, "hidden_act": "gelu_new"}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"num_register_tokens": 0}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"hidden_act": "relu"}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "silu"}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "gelu"}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"rope_theta": 50.0, "key_bias": True}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"value_bias": False, "proj_bias": False}),
-    ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False, "image_size": [32, 48]}),
-    ("BeitModel", "BeitConfig", {"use_relative_position_bias": False}),
-    ("BeitModel", "BeitConfig", {"use_absolute_position_embeddings": True}),
-    *(
-        (name, f"{family}Config", {
-            "use_absolute_position_embeddings": True, "use_relative_position_bias": True, **more})
-        for family in ("Beit", "Data2VecVision")
-        for name, more in (
-            (f"{family}ForImageClassification", {}), (f"{family}Model", {}),
-            (f"{family}ForImageClassification", {"use_mean_pooling": False}),
-        )
-    ),
-    ("BeitModel", "BeitConfig", {"use_mean_pooling": False, "use_relative_position_bias": True}),
-    ("Data2VecVisionModel", "Data2VecVisionConfig", {"use_mean_pooling": False}),
-    ("BeitForImageClassification", "BeitConfig", {"layer_scale_init_value": 0.0}),
-    ("BeitModel", "BeitConfig", {"use_shared_relative_position_bias": True}),
+CLASS_OPTIONS: tuple[tuple[str, tuple[dict[str, Any], ...]], ...] = (
     (
-        "BeitForImageClassification", "BeitConfig",
-        {"use_mean_pooling": False, "use_relative_position_bias": True, "image_size": [32, 48]},
+        "ViTForImageClassification",
+        (
+            *({"hidden_act": act} for act in ACTIVATIONS), {"layer_norm_eps": 1e-3},
+            {"num_attention_heads": 8}, {"image_size": [32, 64]}, {"num_channels": 1},
+            {"num_labels": 3},
+        ),
     ),
-    ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
-    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": True}),
-    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "is_native": True}),
-    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "qkv_bias": True}),
-    ("Aimv2VisionModel", "Aimv2VisionConfig", {"use_head": False, "mlp_bias": True}),
-    ("SiglipVisionModel", "SiglipVisionConfig", {"hidden_act": "gelu", "layer_norm_eps": 1e-4}),
-    ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
-    ("BitForImageClassification", "BitConfig", {"global_padding": "SAME", "depths": [1, 1],
-                                                "hidden_sizes": [256, 512], "image_size": 64}),
+    (
+        "ViTForImageClassification ViTModel ViTForMaskedImageModeling "
+        "DeiTForImageClassificationWithTeacher DeiTForImageClassification "
+        "ViTMSNForImageClassification IJepaForImageClassification "
+        "Dinov2ForImageClassification Dinov2WithRegistersModel", ({"qkv_bias": False},),
+    ),
+    ("ViTMAEModel", ({"qkv_bias": False, "mask_ratio": 0.0},)),
+    (  # the configurations of the tests of transformers
+        "ViTForImageClassification ViTModel DeiTForImageClassification",
+        ({"image_size": 30, "patch_size": 2, "intermediate_size": 37, "num_labels": 3},),
+    ),
+    ("ViTModel", ({"pooler_act": "relu"},)),
+    (
+        "Dinov2Model",
+        ({"use_swiglu_ffn": True}, {"layerscale_value": 0.5, "hidden_act": "gelu_new"}),
+    ),
+    (
+        "DINOv3ViTModel",
+        (
+            {"num_register_tokens": 0}, {"hidden_act": "relu"},
+            {"use_gated_mlp": True, "hidden_act": "silu"},
+            {"use_gated_mlp": True, "hidden_act": "gelu"},
+            {"rope_theta": 50.0, "key_bias": True}, {"value_bias": False, "proj_bias": False},
+            {"mlp_bias": False, "image_size": [32, 48]},
+        ),
+    ),
+    (
+        "BeitModel",
+        (
+            {"use_relative_position_bias": False}, {"use_absolute_position_embeddings": True},
+            {"use_mean_pooling": False, "use_relative_position_bias": True},
+            {"use_shared_relative_position_bias": True},
+        ),
+    ),
+    ("BeitModel Data2VecVisionModel", (BOTH_POSITIONS,)),
+    (
+        "BeitForImageClassification Data2VecVisionForImageClassification",
+        (BOTH_POSITIONS, {**BOTH_POSITIONS, "use_mean_pooling": False}),
+    ),
+    (
+        "BeitForImageClassification",
+        (
+            {"layer_scale_init_value": 0.0},
+            {"use_mean_pooling": False, "use_relative_position_bias": True,
+             "image_size": [32, 48]},
+        ),
+    ),
+    ("Data2VecVisionModel", ({"use_mean_pooling": False},)),
+    ("CLIPVisionModel", ({"hidden_act": "gelu"},)),
+    (
+        "Aimv2VisionModel",
+        (
+            {"use_head": True}, {"use_head": False, "is_native": True},
+            {"use_head": False, "qkv_bias": True}, {"use_head": False, "mlp_bias": True},
+        ),
+    ),
+    (
+        "SiglipVisionModel",
+        ({"hidden_act": "gelu", "layer_norm_eps": 1e-4}, {"vision_use_head": False}),
+    ),
+    (
+        "BitForImageClassification",
+        ({"global_padding": "SAME", "depths": [1, 1], "hidden_sizes": [256, 512],
+          "image_size": 64},),
+    ),
 )  # fmt: skip
 MEMORY = ("ViTForImageClassification", "DeiTForImageClassification", "IJepaForImageClassification",
           "Dinov2ForImageClassification", "SiglipVisionModel", "ViTMAEModel",
@@ -395,6 +340,10 @@ def named_case(name: str) -> dict:
     return timm_case(name, small_options(name))
 
 
+def eva_sizes(name: str) -> dict[str, Any]:
+    return {**SMALL, "img_size": 42 if "14" in name else 48, "num_heads": 2}
+
+
 def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
     names = [name for module in MODULES for name in timm.list_models(module=module)]
     for name in dict.fromkeys(names):
@@ -404,13 +353,11 @@ def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
         (TINY, SMALL, TIMM_OPTIONS),
         (DISTILLED, SMALL, DISTILLED_OPTIONS),
         (BEIT, {**SMALL, "embed_dim": 48}, BEIT_OPTIONS),
+        *((name, eva_sizes(name), choices) for name, choices in EVA_OPTIONS.items()),
     ):
         for options in choices:
             title = f"timm {name} {shown(options)}".strip()
             yield title, partial(timm_case, name, {**sizes, **options})
-    for name, options in EVA_OPTIONS:
-        sizes = {**SMALL, "img_size": 42 if "14" in name else 48, "num_heads": 2}
-        yield f"timm {name} {shown(options)}", partial(timm_case, name, {**sizes, **options})
     for pool in ("avg", "max"):
         change = methodcaller("reset_classifier", 10, pool)
         yield f"timm {TINY} reset to {pool}", partial(timm_case, TINY, SMALL, change)
@@ -455,9 +402,9 @@ def shown(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in options.items())
 
 
-def class_config(config: str, changes: dict[str, Any]) -> Any:
+def class_config(name: str, changes: dict[str, Any]) -> Any:
     """A small configuration, of the fields that its class knows."""
-    make = getattr(transformers, config)
+    make = getattr(transformers, config_of(name))
     changes = dict(changes)
     fields = TWO_TOWERS if changes.pop("two", False) else ENCODER
     default = make()
@@ -468,14 +415,12 @@ def class_config(config: str, changes: dict[str, Any]) -> Any:
     return made
 
 
-def class_case(name: str, config: str, changes: dict[str, Any], memory: bool = False) -> dict:
-    settings = class_config(config, changes)
+def class_case(name: str, changes: dict[str, Any], memory: bool = False) -> dict:
+    settings = class_config(name, changes)
     model = getattr(transformers, name)(settings).eval()
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+        shapes = save_names(model, folder)
         config_json = json.loads((pathlib.Path(folder) / "config.json").read_text())
-        with safe_open(f"{folder}/model.safetensors", "pt") as file:
-            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
         if memory:
             shapes = {key: list(value.shape) for key, value in model.state_dict().items()}
             fill(model)
@@ -483,9 +428,7 @@ def class_case(name: str, config: str, changes: dict[str, Any], memory: bool = F
             state = {
                 key: torch.from_numpy(values(key, tuple(shape))) for key, shape in shapes.items()
             }
-            safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
-            loaded = type(model).from_pretrained(folder, attn_implementation="eager")
-            model = loaded.eval()
+            model, _ = load_saved(model, folder, state)
     case = {"config": config_json, "shapes": shapes, "outputs": None}
     tower = getattr(settings, "vision_config", settings)
     size = getattr(tower, "image_size", 32)
@@ -549,35 +492,28 @@ def wrapped_case(name: str) -> dict:
         num_labels=10,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        getattr(transformers, name)(config).save_pretrained(folder)
+        written = save_names(getattr(transformers, name)(config), folder)
         text = (pathlib.Path(folder) / "config.json").read_text()
-        with safe_open(f"{folder}/model.safetensors", "pt") as file:
-            written = list(file.keys())
-    del case["outputs"]
     model = timm.create_model(TINY, **SMALL).eval()
-    state = {
-        n.removeprefix("timm_model."): torch.from_numpy(values(n, tuple(s)))
-        for n, s in ((w, case["shapes"][w.removeprefix("timm_model.")]) for w in written)
-    }
+    names = {name: name.removeprefix("timm_model.") for name in written}
+    shapes = {name: case["shapes"][own] for name, own in names.items()}
+    state = {names[n]: torch.from_numpy(values(n, tuple(s))) for n, s in shapes.items()}
     model.load_state_dict(state, strict=False)
-    shapes = {w: case["shapes"][w.removeprefix("timm_model.")] for w in written}
-    if "head.weight" not in {w.removeprefix("timm_model.") for w in written}:
+    if "head.weight" not in state:
         model.reset_classifier(0)
     outputs = run_timm(model, (48, 48), 3)
     return {**case, "config": json.loads(text), "shapes": shapes, "outputs": outputs}
 
 
 def transformers_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
-    for name, config, changes in CLASSES:
-        yield f"transformers {name}", partial(class_case, name, config, changes)
-    for name, config, changes in CLASS_OPTIONS:
-        title = f"transformers {name} {shown(changes)}"
-        yield title, partial(class_case, name, config, changes)
-    configs = {name: (config, changes) for name, config, changes in CLASSES}
+    for name, changes in CLASSES:
+        yield f"transformers {name}", partial(class_case, name, changes)
+    for names, choices in CLASS_OPTIONS:
+        for name, changes in itertools.product(names.split(), choices):
+            yield f"transformers {name} {shown(changes)}", partial(class_case, name, changes)
     for name in MEMORY:
-        config, changes = configs[name]
         title = f"transformers {name} names in memory"
-        yield title, partial(class_case, name, config, changes, memory=True)
+        yield title, partial(class_case, name, dict(CLASSES)[name], memory=True)
     name = "TimmWrapperForImageClassification"
     yield f"transformers {name}", partial(wrapped_case, name)
 

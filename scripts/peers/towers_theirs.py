@@ -16,19 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
-try:
-    import torchvision  # noqa: F401
-except RuntimeError:  # of another torch, see parity_theirs.py
-    _operators = torch.library.Library("torchvision", "FRAGMENT")
-    for _name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):
-            _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+from scripts.peers.parity_theirs import transformers  # first: it makes open_clip importable
 
-import open_clip
-import transformers
-from safetensors.torch import save_file
-from transformers.initialization import no_init_weights
+import open_clip  # isort: skip
+from transformers.initialization import no_init_weights  # isort: skip
 
 CLIP_STATISTICS = (
     (0.48145466, 0.4578275, 0.40821073),
@@ -378,8 +371,6 @@ def load(name: str, folder: pathlib.Path) -> torch.nn.Module:
         config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
         kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
         model = kind(**config)
-        from safetensors.torch import load_file
-
         model.load_state_dict(load_file(folder / "open_clip_model.safetensors"), strict=True)
     else:
         kind = {**TRANSFORMERS, **FULL_TRANSFORMERS}[name][0]
