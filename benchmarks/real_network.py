@@ -29,35 +29,30 @@ import numpy as np
 from machine import require, write_row
 
 GLOBAL = (2, 5, 8, 11)
+SIZES = ((98, 98), (154, 154), (168, 280), (280, 280), (392, 392), (518, 518))
 # Name: image size, options of the network, whether it runs as in training.
 ROWS: dict[str, tuple[tuple[int, int], dict, bool]] = {
-    "plain": ((224, 224), {}, False),
-    "4 tokens merged a block": ((224, 224), {"num_merged_tokens": 4}, False),
-    "8 tokens merged a block": ((224, 224), {"num_merged_tokens": 8}, False),
-    "12 tokens merged a block": ((224, 224), {"num_merged_tokens": 12}, False),
-    "16 tokens merged a block": ((224, 224), {"num_merged_tokens": 16}, False),
-    "25 % of the patches dropped": ((224, 224), {"patch_dropout_rate": 0.25}, True),
-    "50 % of the patches dropped": ((224, 224), {"patch_dropout_rate": 0.5}, True),
-    "75 % of the patches dropped": ((224, 224), {"patch_dropout_rate": 0.75}, True),
-    "windows of 8 x 8, 4 blocks global": (
-        (224, 224),
-        {"window_size": (8, 8), "global_blocks": GLOBAL},
-        False,
-    ),
-    "windows of 4 x 4, 4 blocks global": (
-        (224, 224),
-        {"window_size": (4, 4), "global_blocks": GLOBAL},
-        False,
-    ),
-    "query chunks of 64": ((224, 224), {"query_chunk_size": 64}, False),
-    "98 x 98 pixels": ((98, 98), {}, False),
-    "154 x 154 pixels": ((154, 154), {}, False),
-    "168 x 280 pixels": ((168, 280), {}, False),
-    "280 x 280 pixels": ((280, 280), {}, False),
-    "392 x 392 pixels": ((392, 392), {}, False),
-    "518 x 518 pixels": ((518, 518), {}, False),
-    "518 x 518 pixels, query chunks of 128": ((518, 518), {"query_chunk_size": 128}, False),
-}
+    name: (size, options, training)
+    for name, size, options, training in (
+        ("plain", (224, 224), {}, False),
+        *(
+            (f"{n} tokens merged a block", (224, 224), {"num_merged_tokens": n}, False)
+            for n in (4, 8, 12, 16)
+        ),
+        *(
+            (f"{n} % of the patches dropped", (224, 224), {"patch_dropout_rate": n / 100}, True)
+            for n in (25, 50, 75)
+        ),
+        *(
+            (f"windows of {n} x {n}, 4 blocks global", (224, 224),
+             {"window_size": (n, n), "global_blocks": GLOBAL}, False)
+            for n in (8, 4)
+        ),
+        ("query chunks of 64", (224, 224), {"query_chunk_size": 64}, False),
+        *((f"{height} x {width} pixels", (height, width), {}, False) for height, width in SIZES),
+        ("518 x 518 pixels, query chunks of 128", (518, 518), {"query_chunk_size": 128}, False),
+    )
+}  # fmt: skip
 CLASSES = ("nominal", "global", "local")
 BATCH = 10
 

@@ -15,6 +15,12 @@ _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _IMAGENET = {"image_mean": _MEAN, "image_std": _STD}
 
 
+def _processor(kind: str, size: object, crop: object = None, **more: object) -> dict:
+    """Fields of an image processor of transformers."""
+    cropped = {"do_center_crop": True, "crop_size": crop} if crop else {}
+    return {"image_processor_type": f"{kind}ImageProcessor", "size": size, **cropped, **more}
+
+
 def _sides(height: int, width: int) -> dict[str, int]:
     return {"height": height, "width": width}
 
@@ -31,58 +37,23 @@ TIMM = {
     "timm oblong": ((96, 64), _TIMM),
     "timm oblong border": ((64, 96), {**_TIMM, "mean": _MEAN, "crop_mode": "border"}),
 }
+_EDGE = {"shortest_edge": 256}
 TRANSFORMERS = {
-    "transformers ViT": (
-        (224, 224),
-        {"image_processor_type": "ViTImageProcessor", "size": 224, "resample": 2, **_HALF},
-    ),
-    "transformers DeiT": (
-        (224, 224),
-        {
-            "image_processor_type": "DeiTImageProcessor", "size": 256, "do_center_crop": True,
-            "crop_size": 224, "resample": 3, **_IMAGENET,
-        },
-    ),
-    "transformers DINOv2": (
-        (224, 224),
-        {
-            "image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256},
-            "do_center_crop": True, "crop_size": _sides(224, 224), "resample": 3, **_IMAGENET,
-        },
-    ),
-    "transformers SigLIP": (
-        (96, 96),
-        {
-            "image_processor_type": "SiglipImageProcessor", "size": _sides(96, 96), "resample": 3,
-            **_HALF,
-        },
-    ),
-    "transformers oblong": (
-        (64, 96),
-        {
-            "image_processor_type": "ViTImageProcessor", "size": _sides(64, 96), "resample": 2,
-            **_HALF,
-        },
-    ),
-    "transformers odd": (
-        (75, 75),
-        {
-            "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 98},
-            "do_center_crop": True, "crop_size": 75, "resample": 3, **_HALF,
-        },
-    ),
-}  # fmt: skip
+    f"transformers {name}": (size, _processor(*fields, **statistics, resample=resample))
+    for name, size, fields, resample, statistics in (
+        ("ViT", (224, 224), ("ViT", 224), 2, _HALF),
+        ("DeiT", (224, 224), ("DeiT", 256, 224), 3, _IMAGENET),
+        ("DINOv2", (224, 224), ("Bit", _EDGE, _sides(224, 224)), 3, _IMAGENET),
+        ("SigLIP", (96, 96), ("Siglip", _sides(96, 96)), 3, _HALF),
+        ("oblong", (64, 96), ("ViT", _sides(64, 96)), 2, _HALF),
+        ("odd", (75, 75), ("CLIP", {"shortest_edge": 98}, 75), 3, _HALF),
+    )
+}
 # title of a small model: image size, fields
 LOGITS = {
     "timm vit": ((32, 32), _TIMM),
-    "transformers deit": (
-        (32, 32),
-        {
-            "image_processor_type": "DeiTImageProcessor", "size": 36, "do_center_crop": True,
-            "crop_size": 32, "resample": 3, **_IMAGENET,
-        },
-    ),
-}  # fmt: skip
+    "transformers deit": ((32, 32), _processor("DeiT", 36, 32, resample=3, **_IMAGENET)),
+}
 
 
 def all_images() -> list[np.ndarray]:
@@ -119,3 +90,11 @@ def values(shape: tuple[int, ...], position: int, scale: bool) -> np.ndarray:
 
 def is_scale(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
+
+
+def formula_arrays(shapes: dict) -> dict[str, np.ndarray]:
+    """Arrays of these names and shapes, by the formula; their order in the alphabet counts."""
+    return {
+        name: values(tuple(shape), position, is_scale(name, tuple(shape)))
+        for position, (name, shape) in enumerate(sorted(shapes.items()))
+    }

@@ -18,7 +18,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.data.transforms import eval_transform
 from keras_vit.weights.image_processors import timm_preprocessing, transformers_preprocessing
-from scripts.golden.eval_cases import IMAGES, all_images, is_scale, values
+from scripts.golden.eval_cases import IMAGES, all_images, formula_arrays
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"
 
@@ -43,17 +43,11 @@ def small_model(title: str, case: dict, folder: pathlib.Path) -> keras_vit.Model
     """The small model of tests/golden/torch_outputs.json, loaded from a file of the project."""
     shapes = json.loads((GOLDEN / "torch_outputs.json").read_text())[title]["shapes"]
     path = folder / "model.safetensors"
-    arrays = {
-        name: values(tuple(shape), position, is_scale(name, tuple(shape)))
-        for position, (name, shape) in enumerate(sorted(shapes.items()))
-    }
-    safetensors.numpy.save_file(arrays, path)
-    sidecar = (
-        ("config.json", {"pretrained_cfg": case["fields"]})
-        if title.startswith("timm")
-        else ("preprocessor_config.json", case["fields"])
-    )
-    (folder / sidecar[0]).write_text(json.dumps(sidecar[1]))
+    safetensors.numpy.save_file(formula_arrays(shapes), path)
+    name, sidecar = "preprocessor_config.json", case["fields"]
+    if title.startswith("timm"):
+        name, sidecar = "config.json", {"pretrained_cfg": sidecar}
+    (folder / name).write_text(json.dumps(sidecar))
     return keras_vit.from_pretrained(path, num_heads=4, input_shape=(32, 32, 3))
 
 

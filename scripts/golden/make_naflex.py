@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 import torch
 
-from scripts.golden.eval_cases import is_scale, values
+from scripts.golden.eval_cases import formula_arrays
 from scripts.peers.parity_theirs import transformers  # first: it makes transformers importable
 
 from transformers.models.siglip2 import (  # isort: skip
@@ -58,10 +58,8 @@ def main() -> None:
     config._attn_implementation = "eager"
     model = transformers.Siglip2VisionModel(config).eval()
     state = model.state_dict()
-    for position, name in enumerate(sorted(state)):
-        shape = tuple(state[name].shape)
-        state[name] = torch.from_numpy(values(shape, position, is_scale(name, shape)))
-    model.load_state_dict(state)
+    arrays = formula_arrays({name: value.shape for name, value in state.items()})
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     x = torch.from_numpy(patches()).requires_grad_()
     mask = torch.tensor([[int(i < h * w) for i in range(LIMIT)] for h, w in GRIDS])
     output = model(x, mask, torch.tensor(GRIDS)).pooler_output

@@ -27,44 +27,33 @@ DINO = ("transformers", "Dinov2ForImageClassification", models.DINO, 32, "")
 models.CASES["transformers dinov2 classes"] = DINO
 CASES = {
     "timm vit": {
-        "r": 3,
-        "lora_alpha": 5,
-        "target_modules": ["qkv", "attn.proj", "fc1", "fc2"],
+        "r": 3, "lora_alpha": 5, "target_modules": ["qkv", "attn.proj", "fc1", "fc2"],
         "modules_to_save": ["head"],
     },
     "transformers vit": {
-        "r": 2,
-        "lora_alpha": 3,
-        "use_rslora": True,
+        "r": 2, "lora_alpha": 3, "use_rslora": True,
         "target_modules": ["q_proj", "v_proj", "fc1", "o_proj"],
-        "rank_pattern": {"v_proj": 4},
-        "alpha_pattern": {"o_proj": 7},
+        "rank_pattern": {"v_proj": 4}, "alpha_pattern": {"o_proj": 7},
         "modules_to_save": ["classifier"],
     },
     "transformers dinov2 classes": {
-        "r": 2,
-        "target_modules": ["q_proj", "k_proj", "fc2"],
-        "modules_to_save": ["classifier"],
-        "layers_to_transform": [1],
-        "layers_pattern": "layer",
+        "r": 2, "target_modules": ["q_proj", "k_proj", "fc2"], "modules_to_save": ["classifier"],
+        "layers_to_transform": [1], "layers_pattern": "layer",
     },
     "timm clip": {
-        "r": 2,
-        "lora_alpha": 3,
-        "target_modules": ["qkv", "attn.proj", "fc2"],
+        "r": 2, "lora_alpha": 3, "target_modules": ["qkv", "attn.proj", "fc2"],
         "modules_to_save": ["head"],
     },
     "timm siglip": {"r": 2, "target_modules": ["qkv", "attn.proj"]},
     "timm dinov3": {"r": 3, "target_modules": ["qkv", "fc1", "fc2"], "modules_to_save": ["head"]},
     "timm split eva02": {
-        "r": 2,
-        "target_modules": ["q_proj", "v_proj", "fc1_g", "fc1_x", "fc2"],
+        "r": 2, "target_modules": ["q_proj", "v_proj", "fc1_g", "fc1_x", "fc2"],
         "modules_to_save": ["head"],
     },
     "transformers siglip": {"r": 2, "target_modules": ["q_proj", "v_proj"]},
     "transformers clip": {"r": 2, "target_modules": ["q_proj", "k_proj", "out_proj"]},
     "transformers dinov3": {"r": 2, "target_modules": ["k_proj", "v_proj", "o_proj"]},
-}
+}  # fmt: skip
 
 
 def outputs_of(case: dict, model: torch.nn.Module) -> np.ndarray:

@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 import torch
 
-from scripts.golden.eval_cases import is_scale, values
+from scripts.golden.eval_cases import formula_arrays
 from scripts.peers.parity_theirs import (  # first: it makes timm importable
     build,
     gradient,
@@ -228,11 +228,8 @@ def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Ten
     case.update(output=output, patches=(size // 8) ** 2)
     model = BUILDERS.get(model_name, build)(case)
     shapes = saved_names(model, project)
-    numbered = {name: position for position, name in enumerate(sorted(shapes))}
-    state = {
-        name: torch.from_numpy(values(tuple(shape), numbered[name], is_scale(name, tuple(shape))))
-        for name, shape in shapes.items()
-    }
+    arrays = formula_arrays(shapes)
+    state = {name: torch.from_numpy(arrays[name]) for name in shapes}
     state.update({n: value for n, value in model.state_dict().items() if n.endswith(".freqs")})
     if project == "timm":
         model.load_state_dict(state, strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
-from scripts.golden.eval_cases import is_scale, values
+from scripts.golden.eval_cases import formula_arrays
 from scripts.peers import towers_theirs as theirs
 
 OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers.json"
@@ -28,10 +28,7 @@ def make(name: str, folder: pathlib.Path) -> dict[str, Any]:
     (theirs.of_open_clip if is_open_clip else theirs.of_transformers)(name, folder)
     file = folder / ("open_clip_model.safetensors" if is_open_clip else "model.safetensors")
     shapes = {key: value.shape for key, value in load_file(file).items()}
-    arrays = {
-        key: values(shape, position, is_scale(key, shape))
-        for position, (key, shape) in enumerate(sorted(shapes.items()))
-    }
+    arrays = formula_arrays(shapes)
     scale = {"temperature": 0.05, "logit_scale": 2.5}
     arrays |= {key: np.asarray(value, "float32") for key, value in scale.items() if key in arrays}
     save_file({key: np.asarray(value) for key, value in arrays.items()}, file, {"format": "pt"})

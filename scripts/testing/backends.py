@@ -12,25 +12,18 @@ import sys
 import numpy as np
 
 TOLERANCE = 2e-5  # relative, float32
-SMALL: dict = {
-    "patch_size": 8,
-    "width": 32,
-    "depth": 2,
-    "num_heads": 4,
-    "mlp_dim": 64,
-    "image_size": 32,
-}
+TI16 = {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768}
+# Changes of `tests/fixtures.py`'s tiny model.
 MODELS: dict[str, dict] = {
-    "token": SMALL,
-    "gap": {**SMALL, "pooling": "gap", "class_token": False, "pre_logits": 16},
-    "map": {**SMALL, "pooling": "map", "gelu": "exact"},
-    "relative": {**SMALL, "position_embedding": "relative"},
-    "sincos_2d": {**SMALL, "position_embedding": "sincos_2d"},
-    "learned_2d": {**SMALL, "position_embedding": "learned_2d", "image_size": (16, 40)},
-    "registers": {**SMALL, "num_registers": 2, "layer_scale": 0.1, "qk_norm": True},
-    "merging": {**SMALL, "pooling": "map", "num_merged_tokens": 3, "num_registers": 2},
+    "token": {},
+    "gap": {"pooling": "gap", "class_token": False, "pre_logits": 16},
+    "map": {"pooling": "map", "gelu": "exact"},
+    "relative": {"position_embedding": "relative"},
+    "sincos_2d": {"position_embedding": "sincos_2d"},
+    "learned_2d": {"position_embedding": "learned_2d", "image_size": (16, 40)},
+    "registers": {"num_registers": 2, "layer_scale": 0.1, "qk_norm": True},
+    "merging": {"pooling": "map", "num_merged_tokens": 3, "num_registers": 2},
     "dinov3": {
-        **SMALL,
         "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
         "position_embedding": "none",
         "num_registers": 2,
@@ -38,31 +31,29 @@ MODELS: dict[str, dict] = {
         "layer_scale": 0.1,
     },
     "eva02": {
-        **SMALL,
         "rope": {"reference_grid": (2, 2)},
         "swiglu": True,
         "inner_norms": ("attention", "mlp"),
     },
-    "aimv2": {**SMALL, "norm": "rms", "norm_patches": True, "without_bias": ("value", "mlp")},
-    "beit": {**SMALL, "position_embedding": "relative_bias", "without_bias": ("key",)},
-    "vit5": {**SMALL, "rope": {"register_base": 100.0}, "num_registers": 4, "norm": "rms"},
-    "clip": {**SMALL, "gelu": "quick", "norm_before_blocks": True, "head_bias": None},
-    "vit_ti16": {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768},
+    "aimv2": {"norm": "rms", "norm_patches": True, "without_bias": ("value", "mlp")},
+    "beit": {"position_embedding": "relative_bias", "without_bias": ("key",)},
+    "vit5": {"rope": {"register_base": 100.0}, "num_registers": 4, "norm": "rms"},
+    "clip": {"gelu": "quick", "norm_before_blocks": True, "head_bias": None},
+    "vit_ti16": {**TI16, "image_size": 224},
 }
 
 
 def run(folder: pathlib.Path) -> None:
     import keras
 
-    import keras_vit
+    from tests.fixtures import tiny_vit
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
         assert "tensorflow" not in sys.modules, f"TensorFlow was imported under {backend}"
     results: dict = {}
     for name, fields in MODELS.items():
-        model = keras_vit.build_vit(keras_vit.make_config(**fields, classes=10))
-        fill(model)
+        model = tiny_vit(stddev=0.05 if name == "vit_ti16" else 0.2, **fields)
         images = np.random.default_rng(1).uniform(0, 255, (4, *model.input_shape[1:]))
         images = images.astype("float32")
         results[f"{name}/logits"] = model.predict(images, verbose=0)
@@ -75,14 +66,6 @@ def run(folder: pathlib.Path) -> None:
             results[f"{name}/gradient/{weight.path}"] = gradient
     np.savez(folder / f"{backend}.npz", **results)
     print(f"{backend}: {len(MODELS)} models, keras {keras.__version__}")
-
-
-def fill(model) -> None:
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        mean = 1.0 if weight.path.endswith("gamma") else 0.0
-        stddev = 0.2 if model.config.width < 100 else 0.05
-        weight.assign(rng.normal(mean, stddev, weight.shape).astype("float32"))
 
 
 def compare(folder: pathlib.Path) -> int:
