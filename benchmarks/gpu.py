@@ -31,7 +31,7 @@ import tempfile
 import time
 
 import numpy as np
-from machine import print_machine
+from machine import print_machine, read_rows
 
 HERE = pathlib.Path(__file__).parent
 NEEDS = {
@@ -282,7 +282,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a tiny plan, for the processor")
     options = parser.parse_args()
     if options.table:
-        print(table([json.loads(line) for line in options.table.read_text().splitlines()]))
+        print(table(read_rows(options.table)))
         return 0
     os.environ["KERAS_BACKEND"] = "jax"
     sys.path.insert(0, str(HERE.parent))

@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 import numpy as np
+from contestants.torch_models import timm_name
+from contestants.worker import CLASSES
 
-CLASSES = 1000
 SIGNS = ("resource_exhausted", "out of memory", "resourceexhausted", "cudnn_status_alloc_failed")
 
 
@@ -144,14 +145,8 @@ def timm_model(request: dict):
 
     torch.set_float32_matmul_precision("high" if request["policy"] != "float32" else "highest")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = request["variant"].removeprefix("vit_")
-    names = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge"}
-    kind = size.rstrip("0123456789")
-    model = timm.create_model(
-        f"vit_{names[kind]}_patch{size[len(kind) :]}_224",
-        num_classes=CLASSES,
-        img_size=request["image_size"],
-    ).to(device)
+    name = timm_name(request["variant"])
+    model = timm.create_model(name, num_classes=CLASSES, img_size=request["image_size"]).to(device)
     images, labels = random_batch(request)
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().to(device)
     return torch, model, images, torch.from_numpy(labels).to(device), device

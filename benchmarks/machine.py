@@ -52,6 +52,11 @@ def print_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> None:
     print(f"{machine['cpu']}, {machine['cores']} cores: {units}", flush=True)
 
 
+def read_rows(path: pathlib.Path) -> list[dict]:
+    """The rows of a file of JSON lines, none where there is none."""
+    return [json.loads(line) for line in path.open()] if path.exists() else []
+
+
 def write_row(row: dict, output: pathlib.Path | None) -> None:
     """Prints a result with its machine as a JSON line, and appends it to a file if there is one."""
     line = json.dumps({**row, **describe_machine()})

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import pathlib
 import time
@@ -28,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
-from machine import require, write_row
+from machine import read_rows, require, write_row
 
 import keras_vit
 import keras_vit.data
@@ -203,9 +202,8 @@ def main() -> None:
     folder = options.cache / "exact"
     folder.mkdir(exist_ok=True)
     exact = answer(traced_once(inference), files, inference, folder)
-    lines = options.output.read_text().splitlines() if options.output.exists() else []
     keys = ("photographs", "format", "precision", "note")
-    done = {tuple(row[key] for key in keys) for row in map(json.loads, lines)}
+    done = {tuple(row[key] for key in keys) for row in read_rows(options.output)}
     names = ("tensorflow", "keras", *packages)
     versions = {name: importlib.metadata.version(name) for name in names}
     for format, precision in runs:
@@ -221,8 +219,7 @@ def main() -> None:
         row["processor_s"] = round(float(found["seconds"].mean()), 3)
         write_row({**row, **versions}, options.output)
         keras.backend.clear_session()
-    lines = options.output.read_text().splitlines()
-    print("\n".join(table([json.loads(line) for line in lines], options.name)))
+    print("\n".join(table(read_rows(options.output), options.name)))
 
 
 if __name__ == "__main__":

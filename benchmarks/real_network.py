@@ -20,13 +20,12 @@ dropped patches it is that of training mode, without gradients.
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import statistics
 import time
 
 import numpy as np
-from machine import require, write_row
+from machine import read_rows, require, write_row
 
 GLOBAL = (2, 5, 8, 11)
 SIZES = ((98, 98), (154, 154), (168, 280), (280, 280), (392, 392), (518, 518))
@@ -177,18 +176,14 @@ def main() -> None:
     parser.add_argument("--show", type=pathlib.Path, help="only print the table of such a file")
     options = parser.parse_args()
     path = options.show or options.output
-
-    def written():
-        return [json.loads(line) for line in path.open()] if path and path.exists() else []
-
     if not options.show:
         if options.folder is None:
             parser.error("needs the folder of scripts/real-network, or --show FILE")
         require("scikit-learn")
-        there = {row["name"] for row in written()}
+        there = {row["name"] for row in read_rows(path)} if path else set()
         names = [name for name in options.only if name not in there]
         measure(options.folder, options.count, options.rounds, names, options.output)
-    print(table(written()))
+    print(table(read_rows(path) if path else []))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ import statistics
 import time
 from collections.abc import Iterable
 
-from machine import write_row
+from machine import read_rows, write_row
 
 METHODS = {
     "few-shot": "few-shot, least squares",
@@ -422,11 +422,6 @@ def with_error(shares: list[float]) -> str:
     if len(shares) < 2:
         return f"{mean} (one seed)"
     return f"{mean} ± {100 * statistics.stdev(shares) / math.sqrt(len(shares)):.1f}"
-
-
-def read_rows(path: pathlib.Path) -> list[dict]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

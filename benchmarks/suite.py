@@ -33,7 +33,7 @@ import venv
 import suite_table
 from contestants.process import Worker
 from contestants.table import BOTH, CONTESTANTS, ENVIRONMENTS, KERAS, ROOT, TORCH, Contestant
-from machine import describe_machine, print_machine
+from machine import describe_machine, print_machine, read_rows
 
 
 def make_cells(options) -> list[dict]:
@@ -189,7 +189,7 @@ def is_done(cell: dict, names: list[str], rows: list[dict]) -> bool:
 
 def run(cells: list[dict], suite: Suite, output: pathlib.Path) -> list[dict]:
     """Measures what the output does not hold yet, and adds it there cell by cell."""
-    rows = suite_table.read(output)
+    rows = read_rows(output)
     for cell in cells:
         names = who_takes_part(cell, suite.contestants)
         if not names or is_done(cell, names, rows):
@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
         set_up(options.setup, list(ENVIRONMENTS))
         return
     if options.table:
-        rows = suite_table.read(options.table)
+        rows = read_rows(options.table)
         print("\n".join((suite_table.summary if options.summary else suite_table.table)(rows)))
         return
     pythons = find_pythons(options)

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 CELL = ("task", "variant", "size", "precision", "batch", "threads")
-
-
-def read(path: pathlib.Path) -> list[dict]:
-    """The rows of a file, none where there is none."""
-    if not pathlib.Path(path).exists():
-        return []
-    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
 def is_ours(row: dict) -> bool:

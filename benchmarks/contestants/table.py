@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -11,12 +12,8 @@ ENVIRONMENTS = {
     "ours": [f"{ROOT}[onnx,litert]"],
     "keras_hub": ["tensorflow>=2.18", "keras>=3.11", "keras-hub>=0.21"],
     "torch": [
-        "torch>=2.6",
-        "timm>=1.0.15",
-        "transformers>=4.50",
-        "safetensors>=0.4.3",
-        "onnx>=1.17",
-        "onnxscript>=0.3",
+        *("torch>=2.6", "timm>=1.0.15", "transformers>=4.50"),
+        *("safetensors>=0.4.3", "onnx>=1.17", "onnxscript>=0.3"),
     ],
     "runtimes": ["onnxruntime>=1.20", "onnx>=1.17", "openvino>=2025.0", "numpy>=1.26"],
     "litert": ["ai-edge-litert>=1.2", "numpy>=1.26"],
@@ -48,35 +45,24 @@ class Contestant:
 KERAS = "contestants.keras_models"
 TORCH = "contestants.torch_models"
 RUNTIMES = "contestants.runtime_files"
-BOTH = ("infer", "train")
+OURS = functools.partial(Contestant, "ours", KERAS)
+RUNTIME = functools.partial(Contestant, "runtimes", RUNTIMES)
+BOTH, TRAIN = ("infer", "train"), ("train",)
+FLOAT_AND_INT8, GRAPH = ("float32", "int8"), (("jit_compile", False),)
 CONTESTANTS = {
-    "keras_vit predict": Contestant("ours", KERAS, "predict"),
-    "keras_vit predict graph": Contestant(
-        "ours", KERAS, "predict", options=(("jit_compile", False),)
-    ),
-    "keras_vit call": Contestant("ours", KERAS, "call"),
-    "keras_vit call xla": Contestant("ours", KERAS, "call_xla"),
-    "keras_vit saved_model": Contestant(
-        "ours", KERAS, "saved_model", file="saved_model_{precision}"
-    ),
-    "keras_vit saved_model xla": Contestant(
-        "ours", KERAS, "saved_model_xla", file="saved_model_xla_{precision}"
-    ),
-    "keras_vit fit": Contestant("ours", KERAS, "fit", ("train",)),
-    "keras_vit fit graph": Contestant(
-        "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)
-    ),
-    "keras_vit fit train.AdamW": Contestant(
-        "ours", KERAS, "fit", ("train",), options=(("own_optimizer", True),)
-    ),
-    "onnxruntime keras_vit": Contestant(
-        "runtimes", RUNTIMES, "ours", precisions=("float32", "int8"), file="{precision}.onnx"
-    ),
-    "onnxruntime timm": Contestant(
-        "runtimes", RUNTIMES, "timm", precisions=("float32", "int8"), file="timm/float32.onnx"
-    ),
-    "openvino keras_vit": Contestant("runtimes", RUNTIMES, "ours", file="float32.onnx"),
-    "openvino timm": Contestant("runtimes", RUNTIMES, "timm", file="timm/float32.onnx"),
+    "keras_vit predict": OURS("predict"),
+    "keras_vit predict graph": OURS("predict", options=GRAPH),
+    "keras_vit call": OURS("call"),
+    "keras_vit call xla": OURS("call_xla"),
+    "keras_vit saved_model": OURS("saved_model", file="saved_model_{precision}"),
+    "keras_vit saved_model xla": OURS("saved_model_xla", file="saved_model_xla_{precision}"),
+    "keras_vit fit": OURS("fit", TRAIN),
+    "keras_vit fit graph": OURS("fit", TRAIN, options=GRAPH),
+    "keras_vit fit train.AdamW": OURS("fit", TRAIN, options=(("own_optimizer", True),)),
+    "onnxruntime keras_vit": RUNTIME("ours", precisions=FLOAT_AND_INT8, file="{precision}.onnx"),
+    "onnxruntime timm": RUNTIME("timm", precisions=FLOAT_AND_INT8, file="timm/float32.onnx"),
+    "openvino keras_vit": RUNTIME("ours", file="float32.onnx"),
+    "openvino timm": RUNTIME("timm", file="timm/float32.onnx"),
     "litert keras_vit": Contestant(
         "litert",
         RUNTIMES,
@@ -88,5 +74,5 @@ CONTESTANTS = {
     "timm compiled": Contestant("torch", TORCH, "compiled", BOTH),
     "transformers": Contestant("torch", TORCH, "eager", BOTH),
     "keras_hub predict": Contestant("keras_hub", KERAS, "predict"),
-    "keras_hub fit": Contestant("keras_hub", KERAS, "fit", ("train",)),
+    "keras_hub fit": Contestant("keras_hub", KERAS, "fit", TRAIN),
 }

@@ -8,14 +8,7 @@ import pathlib
 import subprocess
 import sys
 
-from contestants.worker import (
-    CLASSES,
-    Run,
-    normalized,
-    random_batch,
-    repeat,
-    serve,
-)
+from contestants.worker import CLASSES, Run, normalized, random_batch, repeat, serve
 
 NAMES = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge"}
 
@@ -83,18 +76,19 @@ def train(model, images, labels, cell: dict) -> Run:
     return repeat(step)
 
 
+def timm_name(variant: str) -> str:
+    """timm's name of a variant such as `vit_ti16`."""
+    size = variant.removeprefix("vit_").rstrip("0123456789")
+    return f"vit_{NAMES[size]}_patch{variant.removeprefix(f'vit_{size}')}_224"
+
+
 def build_timm(cell: dict):
     declare_torchvision_operators()
     import timm
     from safetensors.torch import load_file
 
-    kind = cell["variant"].removeprefix("vit_")
-    size = kind.rstrip("0123456789")
-    model = timm.create_model(
-        f"vit_{NAMES[size]}_patch{kind[len(size) :]}_224",
-        num_classes=CLASSES,
-        img_size=cell["size"],
-    )
+    name = timm_name(cell["variant"])
+    model = timm.create_model(name, num_classes=CLASSES, img_size=cell["size"])
     weights = pathlib.Path(cell["timm"], "timm.safetensors")
     if weights.exists():
         model.load_state_dict(load_file(weights))

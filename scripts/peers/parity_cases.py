@@ -6,8 +6,6 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import ResNetStem, field_value
-from keras_vit.families import google
-from keras_vit.families.table import FAMILIES
 from keras_vit.variants import find_config
 
 
@@ -82,25 +80,14 @@ TIMM = [
     ]
 ]  # fmt: skip
 
-NEWER = {
-    name: fields
-    for family in FAMILIES
-    if family is not google.FAMILY
-    for name, fields in family.variants.items()
-}
-# What no array of newer families tells; their files have no `config.json` here.
+# What no array tells; the files have no `config.json` here.
 _UNTOLD = ("gelu", "norm_epsilon", "rope", "position_embedding", "pooling")
 
 
-def untold(variant: str, **more: Any) -> dict[str, Any]:
-    defaults = {"gelu": "exact", "norm_epsilon": 1e-6, "rope": None}
-    fields = {key: NEWER[variant][key] for key in _UNTOLD if key in NEWER[variant]}
-    return {**defaults, **fields, **more}
-
-
-def told_by(name: str) -> dict[str, Any]:
+def untold(name: str, **more: Any) -> dict[str, Any]:
+    """Options of a variant, or of a name of timm, that no array tells."""
     config = find_config(name)
-    return {field: field_value(config, field) for field in _UNTOLD}
+    return {**{field: field_value(config, field) for field in _UNTOLD}, **more}
 
 
 TIMM += [
@@ -130,9 +117,9 @@ TIMM += [
         ),
     ]
 ]  # fmt: skip
-# Names of timm that are no variants of ours: their own options are what no array tells.
+# Names of timm that are no variants of ours.
 TIMM += [
-    _case(name, "timm", model, model, image_size=size, theirs=theirs, ours=told_by(model))
+    _case(name, "timm", model, model, image_size=size, theirs=theirs, ours=untold(model))
     for name, model, size, theirs in [
         ("EVA-02-B/14", "eva02_base_patch14_224", 224, _HEAD),
         ("EVA-CLIP-B/16", "eva02_base_patch16_clip_224", 224, _HEAD),

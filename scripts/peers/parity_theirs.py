@@ -175,9 +175,7 @@ def check(case: dict) -> dict:
             model.load_state_dict(safetensors.torch.load_file(case["back"]), strict=True)
     else:
         model, info = getattr(transformers, case["model"]).from_pretrained(
-            case["folder"],
-            output_loading_info=True,
-            attn_implementation="eager",
+            case["folder"], output_loading_info=True, attn_implementation="eager"
         )
         wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
         if wrong:

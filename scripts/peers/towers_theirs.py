@@ -23,10 +23,7 @@ from scripts.peers.parity_theirs import transformers  # first: it makes open_cli
 import open_clip  # isort: skip
 from transformers.initialization import no_init_weights  # isort: skip
 
-CLIP_STATISTICS = (
-    (0.48145466, 0.4578275, 0.40821073),
-    (0.26862954, 0.26130258, 0.27577711),
-)
+CLIP_STATISTICS = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5,) * 3, (0.5,) * 3)
 _TEXT: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
