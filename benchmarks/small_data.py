@@ -107,7 +107,7 @@ def open_network(job: dict, size: int):
     return keras_vit.from_pretrained(job["network"], input_shape=(size, size, 3))
 
 
-def store(job: dict) -> dict:
+def store(job: dict) -> list[dict]:
     """Tokens of a part of a set at 224 pixels, and what they took."""
     import keras_vit
     import keras_vit.evaluate
@@ -118,7 +118,7 @@ def store(job: dict) -> dict:
     images = read_sets(job["set"], job["folder"])[job["part"]]
     folder = job["work"] / job["set"] / job["part"]
     kept = keras_vit.evaluate.store_features(network, images, folder, token_stage(network))
-    return {**seconds_since(start), "images": kept.computed, "peak_mb": peak_mb()}
+    return [{**seconds_since(start), "images": kept.computed, "peak_mb": peak_mb()}]
 
 
 def seconds_since(start: tuple[float, float]) -> dict:
@@ -355,9 +355,7 @@ def in_process(function, job):
 
 def called(function, job):
     found = versions()
-    result = function(job)
-    rows = result if isinstance(result, list) else [result]
-    return [{**row, **found} for row in rows]
+    return [{**row, **found} for row in function(job)]
 
 
 def tables(rows: list[dict]) -> list[list[str]]:

@@ -106,13 +106,8 @@ class Suite:
     def load(self, name: str, cell: dict) -> dict:
         contestant = self.contestants[name]
         worker = self.worker(name, contestant.environment, contestant.module)
-        request = {
-            **cell,
-            "who": name,
-            "interface": contestant.interface,
-            **dict(contestant.options),
-        }
-        return worker.ask(do="load", cell=request)
+        options = {"interface": contestant.interface, **dict(contestant.options)}
+        return worker.ask(do="load", cell={**cell, "who": name, **options})
 
     def measure(self, cell: dict, names: list[str]) -> list[dict]:
         """A row a contestant of one cell."""

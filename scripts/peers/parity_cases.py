@@ -136,15 +136,9 @@ TIMM += [
 TIMM += [Case("ViT-5-S/16", "timm (ViT-5 authors)", "vit5_small", "vit5_s16")]
 
 
-def _sizes(width: int, depth: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:
-    return {
-        "hidden_size": width,
-        "num_hidden_layers": depth,
-        "num_attention_heads": heads,
-        "intermediate_size": mlp,
-        "num_labels": 1000,
-        **more,
-    }
+def _sizes(*sizes: int, **more: Any) -> dict[str, Any]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return {**dict(zip(names, sizes, strict=True)), "num_labels": 1000, **more}
 
 
 _SMALL, _BASE = (384, 12, 6, 1536), (768, 12, 12, 3072)

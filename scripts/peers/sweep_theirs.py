@@ -319,14 +319,8 @@ def small_options(name: str) -> dict[str, Any]:
     blocks = getattr(whole, "blocks", None)
     if blocks is None or "mci" in name:
         return {"depth": 2, **HEAD}
-    heads = next(
-        (
-            part.num_heads
-            for part in blocks.modules()
-            if isinstance(getattr(part, "num_heads", None), int)
-        ),
-        4,
-    )
+    numbers = [getattr(part, "num_heads", None) for part in blocks.modules()]
+    heads = next((number for number in numbers if isinstance(number, int)), 4)
     patch = getattr(whole, "patch_embed", None)
     options = {"depth": 2, "embed_dim": 8 * heads, **HEAD}
     grid = getattr(patch, "grid_size", None)
@@ -465,21 +459,16 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
     except Exception as error:  # of another kind of images: refused anyway
         print(f"  no outputs: {error!r:.120}")
         return None
-    if hasattr(output, "logits"):
-        return listed(output.logits)
-    if hasattr(output, "image_embeds"):
-        return listed(output.image_embeds)
-    if "CLIP" in name or name.startswith(("MetaClip", "Beit")):  # after the last norm
-        return listed(output.pooler_output)
-    if name.startswith("Siglip") and output.pooler_output is not None:
-        return listed(output.pooler_output)
-    if name.startswith("Bit"):
-        return listed(output.pooler_output.flatten(1))
+    for field in ("logits", "image_embeds"):
+        if hasattr(output, field):
+            return listed(getattr(output, field))
+    pooled = getattr(output, "pooler_output", None)  # after the last norm
+    is_pooled = "CLIP" in name or name.startswith(("MetaClip", "Beit", "Siglip", "Bit", "Aimv2"))
+    if is_pooled and pooled is not None:
+        return listed(pooled.flatten(1))
     tokens = getattr(output, "last_hidden_state", None)
     if tokens is None or tokens.ndim != 3:
         return None
-    if name.startswith("Aimv2") and output.pooler_output is not None:
-        return listed(output.pooler_output)
     no_token = name.startswith(("IJepa", "Siglip", "Aimv2"))
     return listed(tokens.mean(1) if no_token else tokens[:, 0])
 
