@@ -54,7 +54,7 @@ def print_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> None:
 
 def read_rows(path: pathlib.Path) -> list[dict]:
     """The rows of a file of JSON lines, none where there is none."""
-    return [json.loads(line) for line in path.open()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def write_row(row: dict, output: pathlib.Path | None) -> None:

@@ -29,29 +29,27 @@ from machine import read_rows, require, write_row
 
 GLOBAL = (2, 5, 8, 11)
 SIZES = ((98, 98), (154, 154), (168, 280), (280, 280), (392, 392), (518, 518))
-# Name: image size, options of the network, whether it runs as in training.
-ROWS: dict[str, tuple[tuple[int, int], dict, bool]] = {
-    name: (size, options, training)
-    for name, size, options, training in (
-        ("plain", (224, 224), {}, False),
-        *(
-            (f"{n} tokens merged a block", (224, 224), {"num_merged_tokens": n}, False)
-            for n in (4, 8, 12, 16)
-        ),
-        *(
-            (f"{n} % of the patches dropped", (224, 224), {"patch_dropout_rate": n / 100}, True)
-            for n in (25, 50, 75)
-        ),
-        *(
-            (f"windows of {n} x {n}, 4 blocks global", (224, 224),
-             {"window_size": (n, n), "global_blocks": GLOBAL}, False)
-            for n in (8, 4)
-        ),
-        ("query chunks of 64", (224, 224), {"query_chunk_size": 64}, False),
-        *((f"{height} x {width} pixels", (height, width), {}, False) for height, width in SIZES),
-        ("518 x 518 pixels, query chunks of 128", (518, 518), {"query_chunk_size": 128}, False),
-    )
-}  # fmt: skip
+# Name, image size, options of the network, whether it runs as in training.
+_ROWS: tuple[tuple[str, tuple[int, int], dict, bool], ...] = (
+    ("plain", (224, 224), {}, False),
+    *(
+        (f"{n} tokens merged a block", (224, 224), {"num_merged_tokens": n}, False)
+        for n in (4, 8, 12, 16)
+    ),
+    *(
+        (f"{n} % of the patches dropped", (224, 224), {"patch_dropout_rate": n / 100}, True)
+        for n in (25, 50, 75)
+    ),
+    *(
+        (f"windows of {n} x {n}, 4 blocks global", (224, 224),
+         {"window_size": (n, n), "global_blocks": GLOBAL}, False)
+        for n in (8, 4)
+    ),
+    ("query chunks of 64", (224, 224), {"query_chunk_size": 64}, False),
+    *((f"{height} x {width} pixels", (height, width), {}, False) for height, width in SIZES),
+    ("518 x 518 pixels, query chunks of 128", (518, 518), {"query_chunk_size": 128}, False),
+)  # fmt: skip
+ROWS = {name: (size, options, training) for name, size, options, training in _ROWS}
 CLASSES = ("nominal", "global", "local")
 BATCH = 10
 

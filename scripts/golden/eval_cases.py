@@ -39,14 +39,14 @@ TIMM = {
 }
 _EDGE = {"shortest_edge": 256}
 TRANSFORMERS = {
-    f"transformers {name}": (size, _processor(*fields, **statistics, resample=resample))
-    for name, size, fields, resample, statistics in (
-        ("ViT", (224, 224), ("ViT", 224), 2, _HALF),
-        ("DeiT", (224, 224), ("DeiT", 256, 224), 3, _IMAGENET),
-        ("DINOv2", (224, 224), ("Bit", _EDGE, _sides(224, 224)), 3, _IMAGENET),
-        ("SigLIP", (96, 96), ("Siglip", _sides(96, 96)), 3, _HALF),
-        ("oblong", (64, 96), ("ViT", _sides(64, 96)), 2, _HALF),
-        ("odd", (75, 75), ("CLIP", {"shortest_edge": 98}, 75), 3, _HALF),
+    f"transformers {name}": (size, _processor(kind, side, crop, resample=resample, **statistics))
+    for name, size, kind, side, crop, resample, statistics in (
+        ("ViT", (224, 224), "ViT", 224, None, 2, _HALF),
+        ("DeiT", (224, 224), "DeiT", 256, 224, 3, _IMAGENET),
+        ("DINOv2", (224, 224), "Bit", _EDGE, _sides(224, 224), 3, _IMAGENET),
+        ("SigLIP", (96, 96), "Siglip", _sides(96, 96), None, 3, _HALF),
+        ("oblong", (64, 96), "ViT", _sides(64, 96), None, 2, _HALF),
+        ("odd", (75, 75), "CLIP", {"shortest_edge": 98}, 75, 3, _HALF),
     )
 }
 # title of a small model: image size, fields
