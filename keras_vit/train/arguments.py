@@ -56,15 +56,6 @@ def check_types(model: Any, recipe: Any, **sets: Any) -> None:
         )
 
 
-def check_task(images: ImageSet, what: str) -> None:
-    """Raises `ValueError` unless images have one class each, as `what` needs."""
-    if images.task != "single_label":
-        raise ValueError(
-            f"{what} needs one class for each image. {images.name} has task={images.task!r}: use "
-            "`keras_vit.evaluate.predict_targets`, `Run.evaluate` or `keras-vit evaluate`."
-        )
-
-
 def check_model(model: Model, recipe: Recipe) -> None:
     """Checks that a model has the size, head bias and rates of a recipe.
 

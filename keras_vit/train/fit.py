@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
-import numpy as np
 
-from keras_vit.errors import needing_tensorflow
-from keras_vit.models.graph import check_head
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.resume.state_folder import has_states
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
-from keras_vit.train.arguments import check_model, check_task, check_types
+from keras_vit.train.arguments import check_model, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import adapt_model
@@ -150,31 +148,6 @@ def pretrain(
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
-def evaluate_accuracy(model: Model, images: ImageSet, batch_size: int = 64) -> float:
-    """Top-1 accuracy of a model.
-
-    Args:
-        model: A model that returns logits or probabilities.
-        images: Images with one class each.
-        batch_size: Images per step.
-
-    Returns:
-        The accuracy, in [0, 1].
-
-    Raises:
-        ValueError: If images have several labels or regression targets, or the model has no head.
-    """
-    with needing_tensorflow("`evaluate_accuracy`"):
-        from keras_vit.data.batches import eval_batches
-
-    check_task(images, "Accuracy")
-    check_head(model, "Accuracy")
-    right = 0
-    for x, y in eval_batches(images, model, min(batch_size, images.num_images), one_hot=False):
-        right += int(np.sum(np.argmax(model.predict_on_batch(x), -1) == np.asarray(y)))
-    return right / images.num_images
-
-
 @dataclasses.dataclass(frozen=True)
 class TransferResult:
     """Result of `transfer`.
@@ -232,7 +205,11 @@ def transfer(
             than `images`, or images do not have one class each.
     """
     check_types(model, recipe, images=images, test=test)
-    check_task(images, "`transfer`, which chooses by accuracy,")
+    if images.task != "single_label":
+        raise ValueError(
+            "`transfer`, which chooses by accuracy, needs one class for each image. "
+            f"{images.name} has task={images.task!r}: use `fine_tune`."
+        )
     if not recipe.learning_rates or not recipe.held_out:
         raise ValueError(
             "A recipe for `transfer` needs `learning_rates` and `held_out`. Received: "
@@ -249,16 +226,19 @@ def transfer(
         options: dict[str, Any] = {"seed": seed, "folder": subfolder, "verbose": verbose}
         return fine_tune(model, train, changed, callbacks=callbacks, **options)
 
+    def accuracy(trained: Model, on: ImageSet) -> float:
+        return predict_set(trained, on, recipe.batch_size, verbose=False).accuracy
+
     rest, held_out = images.split(recipe.held_out, seed)
     accuracies = {}
     for rate in sorted(recipe.learning_rates):
         # Not `rate-0.01`: these hold states of other held-out images, of older versions.
         candidate = run(rest, rate, f"stratified-{rate:g}").model
-        accuracies[rate] = evaluate_accuracy(candidate, held_out, recipe.batch_size)
+        accuracies[rate] = accuracy(candidate, held_out)
     best = max(accuracies, key=lambda rate: accuracies[rate])
     result = run(images, best, f"all-{best:g}")
-    test_accuracy = evaluate_accuracy(result.model, test, recipe.batch_size)
-    return TransferResult(result.model, result.history, best, accuracies, test_accuracy)
+    tested = accuracy(result.model, test)
+    return TransferResult(result.model, result.history, best, accuracies, tested)
 
 
 def _train(

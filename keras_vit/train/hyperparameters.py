@@ -304,13 +304,11 @@ class Recipe:
 
     def build_schedule(self, num_images: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """The learning rate schedule, a schedule of Keras."""
-        from keras_vit.train.schedules import cosine, linear, staircase
+        from keras_vit.train.schedules import decay_after_warmup
 
         steps, warmup = self.count_steps(num_images), self.count_warmup(num_images)
-        if self.schedule == "staircase":
-            return staircase(self.learning_rate, steps, warmup, self.drops)
-        build = cosine if self.schedule == "cosine" else linear
-        return build(self.learning_rate, steps, warmup, self.end_learning_rate)
+        options = (self.learning_rate, steps, warmup, self.end_learning_rate, self.drops)
+        return decay_after_warmup(self.schedule, *options)
 
     def build_optimizer(
         self, num_images: int, rate_factors: Mapping[str, float] | None = None

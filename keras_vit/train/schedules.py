@@ -67,73 +67,44 @@ class Paced(schedules.LearningRateSchedule):
         return cls(keras.saving.deserialize_keras_object(config["schedule"]))
 
 
-def cosine(
-    rate: float, steps: int, warmup_steps: int = 0, end: float = 0.0
+def decay_after_warmup(
+    kind: str,
+    rate: float,
+    steps: int,
+    warmup_steps: int = 0,
+    end: float = 0.0,
+    drops: Sequence[float] = (),
 ) -> schedules.LearningRateSchedule:
-    """Cosine decay of Keras, `end + (rate - end) / 2 * (1 + cos(pi * progress))`, after warm-up.
+    """A decay of Keras after linear warm-up.
 
     Args:
+        kind: `"cosine"` (`end + (rate - end) / 2 * (1 + cos(pi * progress))`), `"linear"`, as in
+            the official code, or `"staircase"`, as in BiT, which divides the rate by ten at given
+            points.
         rate: Peak learning rate.
         steps: Steps of the run, warm-up included.
         warmup_steps: Steps of warm-up.
-        end: Final learning rate.
+        end: Final learning rate of `"cosine"` and `"linear"`.
+        drops: Shares of the steps after which `"staircase"` divides the rate, such as
+            `(0.3, 0.6, 0.9)`.
 
     Returns:
-        A schedule of Keras.
+        A `CosineDecay` of Keras, which has a warm-up of its own, or a `WarmUp` with another one.
+
+    Raises:
+        ValueError: If the warm-up has as many steps as the run.
     """
-    _check(steps, warmup_steps)
-    if not warmup_steps:
-        return schedules.CosineDecay(rate, steps, alpha=end / rate)
-    return schedules.CosineDecay(
-        0.0,
-        steps - warmup_steps,
-        alpha=end / rate,
-        warmup_target=rate,
-        warmup_steps=warmup_steps,
-    )
-
-
-def linear(
-    rate: float, steps: int, warmup_steps: int = 0, end: float = 1e-5
-) -> schedules.LearningRateSchedule:
-    """Linear decay from `rate` to `end` after warm-up, as in the official code.
-
-    Args:
-        rate: Peak learning rate.
-        steps: Steps of the run, warm-up included.
-        warmup_steps: Steps of warm-up.
-        end: Final learning rate, 1e-5 in the official code.
-
-    Returns:
-        A schedule of Keras in a `WarmUp`.
-    """
-    _check(steps, warmup_steps)
-    return WarmUp(schedules.PolynomialDecay(rate, steps - warmup_steps, end), warmup_steps)
-
-
-def staircase(
-    rate: float, steps: int, warmup_steps: int, drops: Sequence[float]
-) -> schedules.LearningRateSchedule:
-    """Staircase decay of BiT: divides the learning rate by ten at given points, after warm-up.
-
-    Args:
-        rate: Peak learning rate.
-        steps: Steps of the run, warm-up included.
-        warmup_steps: Steps of warm-up.
-        drops: Shares of the steps after which the rate is divided, such as `(0.3, 0.6, 0.9)`.
-
-    Returns:
-        A schedule of Keras in a `WarmUp`.
-    """
-    _check(steps, warmup_steps)
-    boundaries = [float(round(share * steps) - warmup_steps) for share in drops]
-    values = [rate / 10**n for n in range(len(drops) + 1)]
-    return WarmUp(schedules.PiecewiseConstantDecay(boundaries, values), warmup_steps)
-
-
-def _check(steps: int, warmup_steps: int) -> None:
     if not 0 <= warmup_steps < steps:
         raise ValueError(
             "The schedule needs more steps than its warm-up. Received: "
             f"steps={steps}, warmup_steps={warmup_steps}."
         )
+    rest = steps - warmup_steps
+    if kind == "cosine":
+        warmup = {"warmup_target": rate, "warmup_steps": warmup_steps} if warmup_steps else {}
+        return schedules.CosineDecay(0.0 if warmup else rate, rest, alpha=end / rate, **warmup)
+    if kind == "linear":
+        return WarmUp(schedules.PolynomialDecay(rate, rest, end), warmup_steps)
+    boundaries = [float(round(share * steps) - warmup_steps) for share in drops]
+    values = [rate / 10**n for n in range(len(drops) + 1)]
+    return WarmUp(schedules.PiecewiseConstantDecay(boundaries, values), warmup_steps)

@@ -13,10 +13,10 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.cli.main import main
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.evaluate.targets import predict_targets
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.vit import build_vit
-from keras_vit.train.fit import evaluate_accuracy
 from tests.fixtures import fill_random, tiny_config
 
 COLOURS = {"blue": (20, 40, 220), "red": (210, 30, 20)}
@@ -60,7 +60,7 @@ def place(tmp_path_factory):
         except ImportError:  # of an optional package
             continue
         files[name] = format.file
-    accuracy = evaluate_accuracy(model, images)
+    accuracy = predict_set(model, images).accuracy
     return types.SimpleNamespace(folder=folder, model=model, files=files, accuracy=accuracy)
 
 

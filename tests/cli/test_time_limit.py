@@ -14,7 +14,7 @@ from keras_vit.cli.dry_run import Estimate
 from keras_vit.cli.plan import build_model, make_plan
 from keras_vit.cli.settings import split_settings
 from keras_vit.cli.time_limit import KeepTime, fit_into_time, shorten
-from keras_vit.train.schedules import cosine
+from keras_vit.train.schedules import decay_after_warmup
 from keras_vit.train.sizing import plan_training
 
 
@@ -57,7 +57,7 @@ class Clock(keras.callbacks.Callback):
 
 def train_in_time(monkeypatch, seconds, first=5, step=1.0, validation=2):
     """Trains for two epochs of ten steps; returns the end, the rates, and Keras's own rates."""
-    schedule = cosine(0.1, 20, 2)
+    schedule = decay_after_warmup("cosine", 0.1, 20, 2)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(schedule), "mse")
     clock = Clock(monkeypatch, first, step, validation)

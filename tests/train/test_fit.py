@@ -12,8 +12,8 @@ import pytest
 import keras_vit
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.image_set import read_arrays
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.resize import resize_positions
-from keras_vit.train.fit import evaluate_accuracy
 from keras_vit.train.stages import Epochs, plan_run
 from tests.fixtures import fill_random, tiny_config
 
@@ -158,7 +158,7 @@ def test_fine_tuning_learns_and_does_not_change_the_model(pretrained, tmp_path):
     )
     assert fitted.model.input_shape == (None, 16, 16, 3)
     assert fitted.history.history["val_accuracy"][-1] == 1
-    assert evaluate_accuracy(fitted.model, two_colours(16, 2)) == 1
+    assert predict_set(fitted.model, two_colours(16, 2)).accuracy == 1
     assert int(fitted.model.optimizer.iterations) == 24
     for one, weight in zip(before, pretrained.weights, strict=True):
         np.testing.assert_array_equal(one, weight)
@@ -246,13 +246,12 @@ def test_pretraining_uses_the_head_bias_and_loss_of_the_recipe():
 @pytest.mark.slow
 def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypatch):
     counts = []
-    evaluate = keras_vit.train.fit.evaluate_accuracy
 
-    def watch(model, images, batch_size):
+    def watch(model, images, batch_size, verbose):
         counts.append(images.num_images)
-        return evaluate(model, images, batch_size)
+        return predict_set(model, images, batch_size, verbose=verbose)
 
-    monkeypatch.setattr("keras_vit.train.fit.evaluate_accuracy", watch)
+    monkeypatch.setattr("keras_vit.train.fit.predict_set", watch)
     short = dataclasses.replace(RECIPE, steps=12)
     found = keras_vit.train.transfer(
         pretrained, two_colours(), two_colours(20, 3), short, verbose=0
