@@ -39,8 +39,8 @@ def export_model(
     server: str | None = None,
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
-    options: dict[str, Any] = {}
     loaded = open_model(model, image_size)
+    options: dict[str, Any] = {}
     if gives_class_maps(loaded):
         task = SEGMENTATION
         if precision not in (None, "float32"):
@@ -49,15 +49,12 @@ def export_model(
                 "Leave it out."
             )
     else:
-        precision = precision or "float32"
-        options["precision"] = precision
+        task = task or task_of(model)
+        options = {"precision": precision or "float32", "activation": activation_of(task)}
     if labels is not None or resolve_model(model).path is not None:
         names = class_names_of(model, labels, loaded)
         if names != list(map(str, range(len(names)))):  # which only classes get by default
             options["labels"] = names
-    task = task or task_of(model)
-    if task not in ("single_label", SEGMENTATION):
-        options["activation"] = activation_of(task)
     if images:
         options["images"] = _read_some(images, loaded, unreadable)
         if precision in FORMATS[to].calibrated:
@@ -104,7 +101,8 @@ def find_export(
     limits = output, goal, budget, runtimes, precisions, batch
     if data is None:
         names = labels and class_names_of(model, labels, loaded)
-        say(find_export(loaded, pixels, *limits, labels=names, activation=_activation(model)))
+        activation = activation_of(task_of(model))
+        say(find_export(loaded, pixels, *limits, labels=names, activation=activation))
     else:
         names = None if data.startswith("tfds:") else names_in_data(model, labels, loaded, data)
         labelled = open_images(data, None, names, unreadable, "test")
@@ -127,17 +125,11 @@ def verify_file(
 
     loaded = open_model(model, image_size)
     pixels = _read_some(images, loaded, unreadable) if images else None
-    activation = _activation(model)
+    activation = activation_of(task_of(model))
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
     say(report)
     if report.format == "litert":
         say(litert_kernels(path))
-
-
-def _activation(model: str) -> str | None:
-    """From the outputs of a run to what a user reads; `None` leaves it to the head."""
-    task = task_of(model)
-    return None if task in ("single_label", SEGMENTATION) else activation_of(task)
 
 
 def _read_some(paths: Sequence[str], model: keras.Model, unreadable: str) -> list[np.ndarray]:

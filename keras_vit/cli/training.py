@@ -37,11 +37,10 @@ from keras_vit.resume.state_folder import has_states
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 from keras_vit.train.file_predictions import predict_labelled
-from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
+from keras_vit.train.fit import TrainingResult, adapt_by_recipe, train_as_built, transfer
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
-from keras_vit.train.new_head import adapt_model
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
@@ -97,8 +96,7 @@ def train_model(
     if plan.is_pretrained:
 
         def make(recipe: Recipe) -> Model:
-            options = recipe.options_for(getattr(model, "config", None))
-            made = adapt_model(model, images.num_classes, recipe.image_size, **options)
+            made = adapt_by_recipe(model, recipe, images)
             if recipe.lora_rank:
                 add_lora(made, recipe.lora_rank, recipe.lora_targets)
             return made
@@ -121,9 +119,9 @@ def train_model(
         say(search_learning_rate(planned, images, recipe, run.seed))
     if is_trial:
         return
-    if plan.data.transfer_test is None and not recipe.lora_rank:
-        model = planned
-    del planned  # `transfer` and `fine_tune` adapt the model themselves
+    if plan.data.transfer_test is None:  # `transfer` adapts the model itself
+        model = adapt_by_recipe(model, recipe, images) if recipe.lora_rank else planned
+    del planned
     folder = pathlib.Path(run.output)
     results: dict[str, Any]
     start = time.perf_counter()
@@ -216,28 +214,24 @@ def _fit(
     keeping: Sequence[keras.callbacks.Callback],
     start_from: StartingImages,
 ) -> TrainingResult:
-    folder, held_out = pathlib.Path(plan.run.output), plan.data.validation
-    writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
-    options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
-    options |= {"callbacks": [*keeping, *shown.callbacks, *writing], "verbose": shown.verbose}
-    images, recipe = plan.data.training, plan.recipe
-    if recipe.initial_head == "probe" and not recipe.lora_rank:  # here, as it prints how far it is
-        if not has_states(folder / STATES):
-            start_head(model, start_from, plan.run.seed, not shown.is_quiet)
-        recipe = recipe.replace(initial_head="zeros")
+    run, images, held_out = plan.run, plan.data.training, plan.data.validation
+    folder = pathlib.Path(run.output)
+    writing = callbacks_of(folder, held_out is not None, run.tensorboard, run.task)
+    callbacks = [*keeping, *shown.callbacks, *writing]
+    if plan.recipe.initial_head == "probe" and not has_states(folder / STATES):
+        start_head(model, start_from, run.seed, not shown.is_quiet)
     start_from.release()
-    train = fine_tune if recipe.lora_rank else pretrain  # without updates the model is as planned
-    return train(model, images, recipe, held_out, **options)
+    fitting = (run.seed, folder / STATES, callbacks, shown.verbose)
+    return train_as_built(model, images, plan.recipe, held_out, *fitting)
 
 
 def _transfer(
     model: Model, plan: RunPlan, shown: Progress
 ) -> tuple[TrainingResult, dict[str, float]]:
-    test = plan.data.transfer_test
+    test, folder = plan.data.transfer_test, pathlib.Path(plan.run.output) / STATES
     assert test is not None
-    options: dict[str, Any] = {"seed": plan.run.seed}
-    options |= {"folder": pathlib.Path(plan.run.output) / STATES}
-    options |= {"callbacks": shown.callbacks, "verbose": shown.verbose}
+    options: dict[str, Any] = {"callbacks": shown.callbacks, "verbose": shown.verbose}
+    options |= {"seed": plan.run.seed, "folder": folder}
     found = transfer(model, plan.data.training, test, plan.recipe, **options)
     results = {
         f"held-out accuracy at {rate:g}": accuracy

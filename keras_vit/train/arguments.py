@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from keras_vit.config import field_names, field_value
 from keras_vit.errors import needing_tensorflow
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
-
-if TYPE_CHECKING:  # reading images needs TensorFlow
-    from keras_vit.data.image_set import ImageSet
 
 
 def check_types(model: Any, recipe: Any, **sets: Any) -> None:

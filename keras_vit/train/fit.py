@@ -93,12 +93,11 @@ def fine_tune(
             classes than `images`.
     """
     check_types(model, recipe, images=images, validation=validation)
-    options = recipe.options_for(getattr(model, "config", None))
-    adapted = adapt_model(model, images.num_classes, recipe.image_size, **options)
+    adapted = adapt_by_recipe(model, recipe, images)
     if recipe.initial_head == "probe" and not has_states(folder):
         build_loss(recipe, images)  # refuses a loss for another task before features are computed
         start_head(adapted, images, seed, verbose != 0)
-    return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
+    return train_as_built(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
 def pretrain(
@@ -145,7 +144,7 @@ def pretrain(
             "`pretrain` keeps the head; one from a probe is of `fine_tune`. Received: "
             f"initial_head={recipe.initial_head!r}."
         )
-    return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
+    return train_as_built(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +240,13 @@ def transfer(
     return TransferResult(result.model, result.history, best, accuracies, tested)
 
 
-def _train(
+def adapt_by_recipe(model: Model, recipe: Recipe, images: ImageSet) -> Model:
+    """Copies a trained model with a new head for images, and size and rates of a recipe."""
+    options = recipe.options_for(getattr(model, "config", None))
+    return adapt_model(model, images.num_classes, recipe.image_size, **options)
+
+
+def train_as_built(
     model: Model,
     images: ImageSet,
     recipe: Recipe,
@@ -251,6 +256,7 @@ def _train(
     callbacks: Sequence[keras.callbacks.Callback],
     verbose: int | str,
 ) -> TrainingResult:
+    """As `pretrain`, of a model that fits the recipe; low-rank updates are added to it."""
     from keras_vit.data.image_set import check_same_classes  # TensorFlow
 
     if validation is not None:

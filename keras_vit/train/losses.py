@@ -144,12 +144,11 @@ class RegressionLoss(keras.losses.Loss):
     def call(self, y_true: keras.KerasTensor, y_pred: keras.KerasTensor) -> keras.KerasTensor:
         mean, stddev = (ops.convert_to_tensor(v, "float32") for v in (self.mean, self.stddev))
         y_pred = ops.cast(y_pred, "float32")
+        if self.predicts_units:
+            y_pred = (y_pred - mean) / stddev
         true = (ops.cast(y_true, "float32") - mean) / stddev
-        error = (y_pred - mean) / stddev - true if self.predicts_units else y_pred - true
-        if self.kind == "mse":
-            return ops.mean(ops.square(error), axis=-1)
-        size = ops.absolute(error)
-        return ops.mean(ops.where(size <= 1, ops.square(error) / 2, size - 0.5), axis=-1)
+        loss = keras.losses.huber if self.kind == "huber" else keras.losses.mean_squared_error
+        return loss(true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
         own = {"names": self.names, "mean": self.mean, "stddev": self.stddev, "kind": self.kind}

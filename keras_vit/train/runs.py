@@ -163,7 +163,7 @@ class Run:
             ValueError: If the format is unknown, or gives no class maps of a segmentation model.
         """
         own: dict[str, Any] = {"labels": list(self.class_names)}
-        if self.task not in ("single_label", SEGMENTATION):
+        if self.task != SEGMENTATION:
             own["activation"] = activation_of(self.task)
         return find_exporter(to, self.task)(self.model, path, **{**own, **options})
 
@@ -341,9 +341,9 @@ def load_run(folder: str | os.PathLike[str], which: str | None = None) -> Run:
     )
 
 
-def activation_of(task: str) -> str:
-    """The activation of an export: from a model's outputs to what a user reads."""
-    return {"multi_label": "sigmoid", "regression": "linear"}.get(task, "softmax")
+def activation_of(task: str) -> str | None:
+    """The activation of an export, from outputs to what a user reads; `None` is the head's."""
+    return {"multi_label": "sigmoid", "regression": "linear"}.get(task)
 
 
 def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportReport]:

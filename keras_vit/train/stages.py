@@ -197,19 +197,14 @@ class EarlierEpochs(keras.callbacks.Callback):
     def __init__(self, earlier: keras.callbacks.History):
         super().__init__()
         self.earlier = earlier
-        self._is_done = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self._restore()
-
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
-        if self._is_done:
-            return
-        self._is_done = True
         history = self.model.history
+        if history.epoch[:1] == self.earlier.epoch[:1]:  # they are there
+            return
         history.epoch[:0] = self.earlier.epoch
         for name, values in self.earlier.history.items():
             history.history[name] = [*values, *history.history.get(name, [])]
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self.on_epoch_begin(0)  # of a stage without an epoch left

@@ -78,7 +78,7 @@ def handed_on(monkeypatch):
         history = types.SimpleNamespace(history={"loss": [0.0]}, epoch=[0])
         return TrainingResult(models[-1], history)
 
-    monkeypatch.setattr("keras_vit.cli.training.pretrain", train)
+    monkeypatch.setattr("keras_vit.cli.training.train_as_built", train)
     monkeypatch.setattr("keras_vit.export.saved_model.export_saved_model", receive)
     monkeypatch.setattr("keras_vit.export.verify.verify_export", receive)
     monkeypatch.setattr("keras_vit.report.model_page.write_report", receive)

@@ -9,6 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.cli import size_choice, time_limit
+from keras_vit.cli.main import main
 from keras_vit.cli.plan import build_model, make_plan
 from keras_vit.cli.settings import split_settings
 from keras_vit.cli.size_choice import choose_size
@@ -102,7 +103,9 @@ def test_where_it_is_not_tried(place, monkeypatch, case):
     assert same is plan
 
 
-def test_the_head_starts_from_the_features_that_the_choice_computed(place, monkeypatch):
+@pytest.fixture
+def computed(place, monkeypatch):
+    """Of 100 images in `fine`, sizes and files of those whose features are computed."""
     computed = []
 
     def store(model, images, *args, **options):
@@ -112,6 +115,10 @@ def test_the_head_starts_from_the_features_that_the_choice_computed(place, monke
     monkeypatch.setattr(starting_head, "store_features", store)
     monkeypatch.setattr(size_choice, "_MOST", 30)
     write_stripes(place / "fine", count=50)
+    return computed
+
+
+def test_the_head_starts_from_the_features_that_the_choice_computed(computed):
     settings = split_settings({"model": "vit_tiny", "weights": "tiny.npz", "data": "fine"})
     plan = make_plan(settings)
     start, model = StartingImages(plan.data.training), build_model(plan)
@@ -124,6 +131,20 @@ def test_the_head_starts_from_the_features_that_the_choice_computed(place, monke
     starting_head.start_head(model, start)  # computed in other batches
     for value, again in zip(found, model.layers[-1].get_weights(), strict=True):
         np.testing.assert_allclose(value, again, rtol=0, atol=1e-4)
+
+
+def test_the_head_under_low_rank_updates_starts_from_these_features_too(computed, monkeypatch):
+    heads = []
+
+    def stop(model, *_):
+        heads.append(model.layers[-1].get_weights()[0])
+        raise ValueError("enough")
+
+    monkeypatch.setattr("keras_vit.cli.training.train_as_built", stop)
+    words = ["--lora-rank", "2", "--initial-head", "probe", "--output", "runs/updates"]
+    words += ["--model", "vit_tiny", "--weights", "tiny.npz", "--data", "fine"]
+    assert main(["train", *words]) == 2
+    assert heads[0].any() and len(computed) == len(set(computed)) == 80 + 30
 
 
 def test_other_sizes_are_of_whole_patches_behind_a_root():

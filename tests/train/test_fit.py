@@ -211,7 +211,7 @@ def test_fine_tuning_keeps_the_rates_of_the_model_unless_the_recipe_has_some(mon
         block = getattr(settings, "block", settings)
         return block.dropout_rate, settings.stochastic_depth_rate
 
-    monkeypatch.setattr("keras_vit.train.fit._train", lambda model, *_: model)
+    monkeypatch.setattr("keras_vit.train.fit.train_as_built", lambda model, *_: model)
     options = {"image_size": 8, "patch_size": 4, "depth": 1}
     model = keras_vit.build_vit(
         tiny_config(**options, dropout_rate=0.1, stochastic_depth_rate=0.2, classes=2)
