@@ -7,12 +7,11 @@ Keras is imported where its objects are made: the command line makes its flags f
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.checks import check_choice, check_positive, check_rate
+from keras_vit.checks import check_choice, check_names, check_positive, check_rate
 from keras_vit.config import field_names, field_value
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.fields import documented
@@ -137,24 +136,15 @@ class Recipe:
                 "A recipe needs either `steps` or `epochs`. Received: "
                 f"steps={self.steps}, epochs={self.epochs}."
             )
-        _check_length(vars(self))
+        _check_numbers(vars(self))
         if self.averaging is not None:
             check_rate("averaging", self.averaging)
-        if self.learning_rate <= 0:
-            raise ValueError(f"`learning_rate` must be above 0. Received: {self.learning_rate}.")
-        if self.early_stopping < 0:
-            raise ValueError(
-                f"`early_stopping` must be 0 epochs or more. Received: {self.early_stopping}."
-            )
         sizes = self.progressive_sizes
-        if sizes and (list(sizes) != sorted({*sizes}) or sizes[0] < 1 or len(sizes) < 2):
+        are_wrong = list(sizes) != sorted({*sizes}) or min(sizes, default=1) < 1 or len(sizes) == 1
+        if are_wrong or (sizes and sizes[-1] != self.image_size):
             raise ValueError(
-                f"`progressive_sizes` must be two rising sizes or more. Received: {sizes}."
-            )
-        if sizes and sizes[-1] != self.image_size:
-            raise ValueError(
-                "The last of `progressive_sizes` must be `image_size`. Received: "
-                f"progressive_sizes={sizes}, image_size={self.image_size}."
+                "`progressive_sizes` must be two rising sizes or more, and the last of them "
+                f"`image_size`. Received: {sizes}, image_size={self.image_size}."
             )
         if self.lora_rank < 0 or (self.lora_rank and sizes):
             raise ValueError(
@@ -183,17 +173,12 @@ class Recipe:
             ValueError: If a name is unknown, a value is out of range, or the share of a moving
                 average of steps in a number of epochs is not known.
         """
-        changes = dict(changes)
-        _check_length(changes)
-        own = {field.name for field in dataclasses.fields(self)}
-        random = {field.name for field in dataclasses.fields(Augmentation)}
-        for name in changes.keys() - own - random:
-            near = difflib.get_close_matches(name, own | random, n=1)
-            advice = f" Did you mean `{near[0]}`?" if near else ""
-            raise ValueError(f"A recipe has no field `{name}`.{advice}")
+        _check_numbers(changes)
+        random = field_names(Augmentation)
+        check_names("field of a recipe", changes, {*field_names(Recipe), *random})
         if changes.get("progressive_sizes"):
             changes.setdefault("image_size", changes["progressive_sizes"][-1])
-        augmentation = {name: changes.pop(name) for name in random & changes.keys()}
+        augmentation = {name: changes.pop(name) for name in random if name in changes}
         if augmentation:
             base = changes.get("augmentation", self.augmentation)
             changes["augmentation"] = dataclasses.replace(base, **augmentation)
@@ -322,7 +307,6 @@ class Recipe:
         from keras_vit.train.optimizers import SGD, AdamW
 
         options: dict[str, Any] = {
-            "weight_decay": self.weight_decay or None,
             "decay_kernels_only": self.decay_kernels_only,
             "global_clipnorm": self.clip_norm,
             "use_ema": self.averaging is not None,
@@ -332,9 +316,9 @@ class Recipe:
             options["rate_factors"] = rate_factors
         rate = self.build_schedule(num_images)
         if self.optimizer == "sgd":
-            return SGD(rate, momentum=0.9, **options)
-        options["weight_decay"] = self.weight_decay
-        return AdamW(rate, beta_1=0.9, beta_2=self.beta_2, epsilon=self.epsilon, **options)
+            return SGD(rate, momentum=0.9, weight_decay=self.weight_decay or None, **options)
+        options |= {"beta_2": self.beta_2, "epsilon": self.epsilon}
+        return AdamW(rate, beta_1=0.9, weight_decay=self.weight_decay, **options)
 
     def build_loss(self) -> keras.losses.Loss:
         """The loss for logits and one-hot labels, or for images with captions.
@@ -362,11 +346,11 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
-def _check_length(fields: Mapping[str, Any]) -> None:
-    """Raises ValueError for runs of no steps or epochs, and warm-ups of less."""
-    for name in ("steps", "epochs"):
+def _check_numbers(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError for lengths and rates of 0 or less, and for numbers below 0."""
+    for name in ("steps", "epochs", "learning_rate"):
         if fields.get(name) is not None and not fields[name] > 0:
             raise ValueError(f"`{name}` must be above 0. Received: {name}={fields[name]}.")
-    for name in ("warmup_steps", "warmup_epochs"):
+    for name in ("warmup_steps", "warmup_epochs", "early_stopping"):
         if fields.get(name, 0) < 0:
             raise ValueError(f"`{name}` must be 0 or more. Received: {name}={fields[name]}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -31,8 +31,7 @@ _TABLES = (*(f"position_embedding/{name}" for name in ("embedding", "rows", "col
            *(table.path for table in BLOCK_TABLES))  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Epochs:
+class Epochs(NamedTuple):
     """Epochs of `fit` that make up the steps of a recipe.
 
     Args:
@@ -75,8 +74,7 @@ def plan_run(recipe: Recipe, num_images: int) -> Epochs:
     return divide_steps(steps, epochs, num_images, recipe.batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """Epochs of one image size.
 
     Args:

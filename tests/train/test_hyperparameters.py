@@ -38,14 +38,14 @@ def test_the_warm_up_keeps_its_share_of_the_run():
     mixed = deit.replace(batch_size=64, mixup=0.5, erasing=0.0)
     assert (mixed.augmentation.mixup, mixed.augmentation.cutmix, mixed.batch_size) == (0.5, 1, 64)
     assert deit.augmentation.erasing == 0.25 and pets.replace() == pets
-    with pytest.raises(ValueError, match=r"no field `mix_up`. Did you mean `mixup`"):
+    with pytest.raises(ValueError, match=r"no field of a recipe `mix_up`. Did you mean mixup"):
         deit.replace(mix_up=1.0)
 
 
 def test_wrong_fields():
     with pytest.raises(ValueError, match=r"needs either `steps` or `epochs`"):
         dataclasses.replace(SGD, epochs=3)
-    with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: 0"):
+    with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: .*=0"):
         dataclasses.replace(SGD, learning_rate=0)
     with pytest.raises(ValueError, match=r"`loss` must be one of 'softmax', 'sigmoid'"):
         dataclasses.replace(SGD, loss="hinge")

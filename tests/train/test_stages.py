@@ -206,7 +206,7 @@ def test_epochs_are_divided_over_the_sizes():
 def test_sizes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"two rising sizes or more.*16, 8"):
         RECIPE.replace(progressive_sizes=(16, 8))
-    with pytest.raises(ValueError, match=r"The last of .* must be `image_size`.*image_size=32"):
+    with pytest.raises(ValueError, match=r"the last of them `image_size`.*image_size=32"):
         RECIPE.replace(image_size=32)
     with pytest.raises(ValueError, match="must be a whole number of patches"):
         train(recipe=RECIPE.replace(progressive_sizes=(10, 16)))
