@@ -51,8 +51,8 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
             f"Received: {student.name!r} with the last layers "
             f"{', '.join(layer.name for layer in student.layers[-3:])}."
         )
+    _check_teacher(teacher, student)
     head, second = student.get_layer("head").output, student.get_layer("head_distillation").output
-    _check_teacher(teacher, student, head.shape)
     logits = Teacher(teacher, dtype="float32", name="teacher")(student.inputs[0])
     both = Stack(dtype="float32", name="distillation")([second, logits])
     return Model(student.inputs[0], {"head": head, "distillation": both}, name="distillation")
@@ -91,10 +91,8 @@ class Stack(keras.layers.Layer):
         return ops.stack(tensors, axis=1)
 
 
-def _check_teacher(
-    teacher: keras.Model, student: keras.Model, logits_shape: tuple[int | None, ...]
-) -> None:
-    image_shape = student.input_shape
+def _check_teacher(teacher: keras.Model, student: keras.Model) -> None:
+    image_shape, logits_shape = student.input_shape, student.get_layer("head").output.shape
     if tuple(teacher.input_shape[1:]) != tuple(image_shape[1:]):
         raise ValueError(
             f"The teacher must take the student's images of shape {tuple(image_shape)}. Received: "

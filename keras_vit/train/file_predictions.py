@@ -52,7 +52,6 @@ def classify_files(
     batch_size: int = 32,
     unreadable: str = "error",
     task: str = "single_label",
-    verbose: bool | int = True,
 ) -> list[Prediction]:
     """Predicts image files with a model, preprocessed as in evaluation.
 
@@ -64,7 +63,6 @@ def classify_files(
         batch_size: Images per step.
         unreadable: `"error"` or `"skip"`, as for `read_folder`.
         task: What the outputs are.
-        verbose: Whether to print, now and then, how many images are predicted.
 
     Returns:
         A `Prediction` for every file that can be read.
@@ -89,7 +87,7 @@ def classify_files(
         paths, images = read_files(places, class_names, unreadable)
     outputs: list[np.ndarray] = []
     plan = _BEAM_ADVICE.format(len(paths)) if len(paths) >= _LARGE else ""
-    with Progress("predictions", len(paths), "images", verbose, plan=plan) as progress:
+    with Progress("predictions", len(paths), "images", plan=plan) as progress:
         for x, _ in eval_batches(images, model, batch_size):
             outputs.append(model.predict_on_batch(x))
             progress.update(progress.done + len(outputs[-1]))
@@ -113,6 +111,5 @@ def predict_labelled(
     model: keras.Model, images: ImageSet, batch_size: int, class_names: Sequence[str] | None = None
 ) -> AnyPredictions:
     """Predicts labelled images, by `predict_set` or `predict_targets`."""
-    if images.task == "single_label":
-        return predict_set(model, images, batch_size, class_names=class_names)
-    return predict_targets(model, images, batch_size, class_names=class_names)
+    predict = predict_set if images.task == "single_label" else predict_targets
+    return predict(model, images, batch_size, class_names=class_names)

@@ -5,7 +5,6 @@ They call public functions of Keras only; `docs/recipes.md` shows the same in tw
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
@@ -134,21 +133,16 @@ def pretrain(
     """
     check_types(model, recipe, images=images, validation=validation)
     check_model(model, recipe)
-    if recipe.lora_rank:
+    if recipe.lora_rank or recipe.initial_head != "zeros":
         raise ValueError(
-            "`pretrain` trains the whole model; low-rank updates are of `fine_tune`. Received: "
-            f"lora_rank={recipe.lora_rank}."
-        )
-    if recipe.initial_head != "zeros":
-        raise ValueError(
-            "`pretrain` keeps the head; one from a probe is of `fine_tune`. Received: "
+            "`pretrain` trains the whole model, and keeps its head; low-rank updates and a head "
+            f"from a probe are of `fine_tune`. Received: lora_rank={recipe.lora_rank}, "
             f"initial_head={recipe.initial_head!r}."
         )
     return train_as_built(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
-@dataclasses.dataclass(frozen=True)
-class TransferResult:
+class TransferResult(NamedTuple):
     """Result of `transfer`.
 
     Args:
@@ -225,18 +219,15 @@ def transfer(
         options: dict[str, Any] = {"seed": seed, "folder": subfolder, "verbose": verbose}
         return fine_tune(model, train, changed, callbacks=callbacks, **options)
 
-    def accuracy(trained: Model, on: ImageSet) -> float:
-        return predict_set(trained, on, recipe.batch_size, verbose=False).accuracy
-
     rest, held_out = images.split(recipe.held_out, seed)
-    accuracies = {}
+    accuracies, size = {}, recipe.batch_size
     for rate in sorted(recipe.learning_rates):
         # Not `rate-0.01`: these hold states of other held-out images, of older versions.
         candidate = run(rest, rate, f"stratified-{rate:g}").model
-        accuracies[rate] = accuracy(candidate, held_out)
+        accuracies[rate] = predict_set(candidate, held_out, size, verbose=False).accuracy
     best = max(accuracies, key=lambda rate: accuracies[rate])
     result = run(images, best, f"all-{best:g}")
-    tested = accuracy(result.model, test)
+    tested = predict_set(result.model, test, size, verbose=False).accuracy
     return TransferResult(result.model, result.history, best, accuracies, tested)
 
 

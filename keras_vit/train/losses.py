@@ -211,9 +211,8 @@ class ContrastiveLoss(keras.losses.Loss):
         pairs = y_pred[:, :-2]
         every, first = gather_rows(pairs)  # (B, 2 * P)
         are_pairs = self._positives(y_true, pairs, every, first)  # (b, B)
-        loss = self._loss(
-            scale * pairs[:, :width] @ ops.transpose(every[:, width:]) + bias, are_pairs
-        )
+        of_images = scale * pairs[:, :width] @ ops.transpose(every[:, width:]) + bias
+        loss = self._loss(of_images, are_pairs)
         if self.kind == "sigmoid":  # all pairs of images and texts are in it
             return loss
         of_texts = scale * pairs[:, width:] @ ops.transpose(every[:, :width])

@@ -72,15 +72,18 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     patches = math.prod(config.grid)
     images = keras.Input(config.input_shape, name="images")
     sources = keras.Input((patches,), dtype="int32", name="sources")
-    first = keras.Model(model.inputs[0], model.get_layer("patch_encoder").output, name="patches")
-    rest = keras.Model(
-        model.get_layer("patch_encoder").output,
-        model.get_layer(token_stage(model)).output,
-        name="blocks",
-    )
+    encoded = model.get_layer("patch_encoder").output
+    first = keras.Model(model.inputs[0], encoded, name="patches")
+    rest = keras.Model(encoded, model.get_layer(token_stage(model)).output, name="blocks")
     x = PatchMask(name="patch_mask")(first(images), sources)  # (B, N, D)
     x = rest(x)[:, config.num_prefix_tokens :]
-    shape = _output_shape(config, target)
+    (height, width), channels = config.image_size, config.channels
+    colors = COLOR_LEVELS**channels
+    shape: tuple[int, ...] = {
+        "mean_color": (patches, colors),
+        "small_patch": (patches, 16, colors),
+        "pixels": (patches, height * width // patches * channels),
+    }[target]
     x = keras.layers.Dense(
         math.prod(shape[1:]),
         kernel_initializer="lecun_normal",
@@ -90,14 +93,3 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     if len(shape) > 2:
         x = keras.layers.Reshape(shape, dtype=Float32Policy(), name="patch_colors")(x)
     return Model({"images": images, "sources": sources}, x, name=f"{model.name}_masked")
-
-
-def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:
-    """Shape `(N, ...)` of the prediction for the N patches of an image."""
-    (height, width), channels = config.image_size, config.channels
-    patches, colors = math.prod(config.grid), COLOR_LEVELS**channels
-    if target == "mean_color":
-        return patches, colors
-    if target == "small_patch":
-        return patches, 16, colors
-    return patches, height * width // patches * channels

@@ -67,14 +67,7 @@ class TargetError(keras.metrics.Mean):
         **kwargs: As for `keras.metrics.Mean`.
     """
 
-    def __init__(
-        self,
-        index: int = 0,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        name: str = "mae",
-        **kwargs: Any,
-    ):
+    def __init__(self, index: int, mean: float, stddev: float, name: str = "mae", **kwargs: Any):
         super().__init__(name=name, **kwargs)
         self.index, self.mean, self.stddev = index, mean, stddev
 

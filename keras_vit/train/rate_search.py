@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -24,8 +23,7 @@ _DIVERGED = 4.0  # times the best loss
 _SHOWN = 12
 
 
-@dataclasses.dataclass(frozen=True)
-class LearningRateSearch:
+class LearningRateSearch(NamedTuple):
     """Result of `search_learning_rate`. `print(search)` shows a table.
 
     Args:

@@ -150,8 +150,8 @@ AUGREG_PRETRAINING: dict[str, Recipe] = {
 
 
 def _augreg_finetune(data: str, steps: int, warmup: int, rates: tuple[float, ...]) -> Recipe:
-    return dataclasses.replace(
-        _finetune(data, steps, rates, 0.02, rates[-1]),
+    return _finetune(
+        *(data, steps, rates, 0.02, rates[-1]),
         source=f"{_AUGREG}, section 3, {data}; also at 224 pixels. Held-out share: ours.",
         warmup_steps=warmup,
         **_NO_DROPOUT,  # vision_transformer's `augreg` config

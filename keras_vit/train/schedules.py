@@ -68,12 +68,7 @@ class Paced(schedules.LearningRateSchedule):
 
 
 def decay_after_warmup(
-    kind: str,
-    rate: float,
-    steps: int,
-    warmup_steps: int = 0,
-    end: float = 0.0,
-    drops: Sequence[float] = (),
+    kind: str, rate: float, steps: int, warmup_steps: int, end: float, drops: Sequence[float]
 ) -> schedules.LearningRateSchedule:
     """A decay of Keras after linear warm-up.
 

@@ -57,7 +57,7 @@ class Clock(keras.callbacks.Callback):
 
 def train_in_time(monkeypatch, seconds, first=5, step=1.0, validation=2):
     """Trains for two epochs of ten steps; returns the end, the rates, and Keras's own rates."""
-    schedule = decay_after_warmup("cosine", 0.1, 20, 2)
+    schedule = decay_after_warmup("cosine", 0.1, 20, 2, end=0.0, drops=())
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(schedule), "mse")
     clock = Clock(monkeypatch, first, step, validation)

@@ -58,7 +58,7 @@ def test_where_no_head_starts_from_a_probe(monkeypatch):
         keras_vit.fine_tune(make_model(), train.subset(np.arange(4)), RECIPE, verbose=0)
     with pytest.raises(ValueError, match="loss 'softmax' is not for task='regression'"):
         keras_vit.fine_tune(make_model(), vectors("regression"), RECIPE)
-    with pytest.raises(ValueError, match="`pretrain` keeps the head"):
+    with pytest.raises(ValueError, match=r"`pretrain` .* keeps its head; .* initial_head='probe'"):
         keras_vit.pretrain(make_model(classes=3), train, RECIPE, verbose=0)
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
