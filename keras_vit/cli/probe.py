@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +61,6 @@ def probe_model(
         "skipped": list(images.skipped),
         HELD_OUT: describe_held_out(images, held_out) if share else None,
         IMAGE_LISTS: describe_lists(found.file_names()),
-        "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
     sizes: list[tuple[int, int] | None] = list(dict.fromkeys(image_size or ())) or [None]
     first = open_model(model, sizes[0])

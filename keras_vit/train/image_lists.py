@@ -56,11 +56,7 @@ def check_unchanged(
     assert data.held_out is not None
     part, images = data.held_out
     if before is None:
-        warnings.warn(
-            f"The run in {folder} has no lists of its images, as older versions wrote none. "
-            f"Whether the {part} images are still the same is not checked.",
-            stacklevel=4,
-        )
+        warn_of_no_lists(folder, f"the {part} images are still the same")
         return
     if part not in before:  # test images that were added: none of them from those of training
         part, images = "training", data.training
@@ -71,6 +67,15 @@ def check_unchanged(
             f"on images that are held out now. Restore those of {images.name}, or pass images that "
             "it was not trained on: --data on the command line, `images` in Python."
         )
+
+
+def warn_of_no_lists(folder: pathlib.Path, unchecked: str) -> None:
+    """Warns that the run in a folder is of an older version, and what is not checked therefore."""
+    warnings.warn(
+        f"The run in {folder} has no lists of its images, as older versions wrote none. Whether "
+        f"{unchecked} is not checked.",
+        stacklevel=5,
+    )
 
 
 def _digest(names: Sequence[str]) -> str:

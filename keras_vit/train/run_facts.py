@@ -16,7 +16,7 @@ from keras_vit.hub.catalog import CARDS, find_tag
 from keras_vit.hub.model_card import CardFacts, Counts
 from keras_vit.reading import open_text, refusing
 from keras_vit.train.image_lists import IMAGE_LISTS
-from keras_vit.train.run_folder import PREDICTIONS
+from keras_vit.train.run_folder import PREDICTIONS, read_config, read_results
 
 # Settings of a run that are paths or lists, which are nobody's business, or stand elsewhere.
 _LEFT_OUT = {
@@ -25,21 +25,12 @@ _LEFT_OUT = {
 }
 
 
-def card_facts_of(
-    folder: pathlib.Path,
-    model: Any,
-    config: Mapping[str, Any],
-    results: Mapping[str, Any],
-    *,
-    is_predicted: bool = True,
-) -> CardFacts:
+def card_facts_of(folder: pathlib.Path, model: Any, is_predicted: bool) -> CardFacts:
     """Collects what is known of the model of a run.
 
     Args:
         folder: Folder of the run.
         model: Its model.
-        config: Its settings.
-        results: Its results.
         is_predicted: Whether the predictions in the folder are of this model.
 
     Returns:
@@ -48,6 +39,7 @@ def card_facts_of(
     Raises:
         ValueError: If a file of the run is damaged.
     """
+    config = read_config(folder)
     weights, card = _find_origin(config)
     source = card.address if card is not None else weights
     task = config.get("task", "single_label")
@@ -61,7 +53,7 @@ def card_facts_of(
         data=_describe_data(config),
         settings={key: x for key, x in config.items() if key not in _LEFT_OUT and x is not None},
         counts=_read_counts(folder, class_names, config) if has_counts else None,
-        metrics=_metrics_of(results),
+        metrics=_metrics_of(read_results(folder)),
         weights=weights,
         source=source if source and source.startswith("hf://") else None,
         weights_licence=card.licence if card is not None else None,

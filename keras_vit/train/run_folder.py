@@ -24,7 +24,6 @@ import json
 import pathlib
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ from keras_vit.files import remove_unfinished, write_csv, write_text
 from keras_vit.installation import pip_install
 from keras_vit.reading import open_text, read_json, refusing
 from keras_vit.train.callbacks import averaged_weights
-from keras_vit.train.image_lists import IMAGE_LISTS, find_changes
+from keras_vit.train.image_lists import IMAGE_LISTS, find_changes, warn_of_no_lists
 from keras_vit.train.keras_files import is_whole, save_keras_file
 from keras_vit.train.tasks import MONITORS, Monitor, in_units
 
@@ -60,18 +59,19 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
 
     Args:
         folder: Path of the folder, locked by this process.
-        settings: Settings of the run, for `config.json`, with `describe_lists` of its images.
+        settings: Settings of the run, for `config.json`, with `describe_lists` of its images. The
+            versions of Keras and Python stand beside them.
 
     Raises:
         ValueError: If the folder belongs to another run, or the images have changed.
     """
     remove_unfinished(folder, _WRITTEN)
-    if not (folder / CONFIG).exists():
-        _write_json(folder / CONFIG, settings)
-        return
+    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
+    settings = {**settings, "versions": versions}
     before, now = read_config(folder), json.loads(json.dumps(settings))
-    if not any((folder / name).exists() for name in _TRAINED) and not list(folder.glob(_STATES)):
-        _write_json(folder / CONFIG, settings)  # of a run that ended before it began
+    has_begun = any((folder / name).exists() for name in _TRAINED) or any(folder.glob(_STATES))
+    if not has_begun or not (folder / CONFIG).exists():
+        _write_json(folder / CONFIG, settings)
         return
     for settings in (before, now):  # the source of a recipe is a text, which may be corrected
         (settings.get("plan") or {}).pop("source", None)
@@ -83,11 +83,7 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     if IMAGE_LISTS in before:
         differ += find_changes(before[IMAGE_LISTS], now.get(IMAGE_LISTS, {}))
     elif IMAGE_LISTS in now:
-        warnings.warn(
-            f"The run in {folder} has no lists of its images, as older versions wrote none. "
-            "Whether they have changed is not checked.",
-            stacklevel=2,
-        )
+        warn_of_no_lists(folder, "they have changed")
     if differ:
         raise ValueError(
             f"{folder} holds another run: {'; '.join(differ)[:800]}. Choose another --output, or "
@@ -148,23 +144,18 @@ class WriteMetrics(keras.callbacks.Callback):
     def __init__(self, folder: pathlib.Path):
         super().__init__()
         self.folder = folder
-        self._own: dict[str, list[Any]] = {"learning_rate": [], "seconds": []}
-
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        rows = _read_rows(self.folder)
-        self._own = {name: [row.get(name) or "NA" for row in rows] for name in self._own}
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._start = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        past = self.model.history
+        past, written = self.model.history, _read_rows(self.folder)[:epoch]
         rows = {name: [*past.history.get(name, []), value] for name, value in (logs or {}).items()}
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         seconds = round(time.perf_counter() - self._start, 3)
+        missing = ["NA"] * (epoch - len(written))
         for name, value in (("learning_rate", rate), ("seconds", seconds)):
-            earlier = [*self._own[name], *["NA"] * epoch][:epoch]
-            rows[name] = self._own[name] = [*earlier, value]
+            rows[name] = [*(row.get(name) or "NA" for row in written), *missing, value]
         write_metrics(self.folder, [*past.epoch, epoch], rows)
 
 
@@ -259,9 +250,8 @@ def write_results(
 ) -> None:
     """Writes the model, the metrics and, last, the results of a finished run."""
     save_keras_file(model, folder / FINAL)
-    metrics = {name: list(values) for name, values in history.history.items()}
     if len(_read_rows(folder)) != len(history.epoch):  # not written epoch by epoch
-        write_metrics(folder, history.epoch, metrics)
+        write_metrics(folder, history.epoch, history.history)
     params = getattr(history, "params", {})
     measured = {STEPS: params.get("steps"), FIRST_EPOCH: params.get("first_epoch") or None}
     measured[PEAK_MEMORY] = _peak_memory()

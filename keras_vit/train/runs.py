@@ -228,9 +228,7 @@ class Run:
     def card_facts(self) -> CardFacts:
         """What the files of the run say about the model, for the card of `hub.push`."""
         is_best = self.which == "best" or not (self.folder / BEST).exists()
-        return card_facts_of(
-            self.folder, self.model, self.config, self.results, is_predicted=is_best
-        )
+        return card_facts_of(self.folder, self.model, is_best)
 
     def _held_out(self) -> tuple[str, ImageSet | Literal[False]]:
         from keras_vit.data.sources import open_training_data
