@@ -62,7 +62,6 @@ _TASK = argument(
     help="what the model predicts, which decides how its outputs are read; by default that of the "
     "run, or single_label",
 )
-_SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _PREFIX = argument(
     "--prefix", help='what stands before the names of the model, such as "teacher.backbone."'
 )
@@ -76,8 +75,6 @@ _IMAGES = (
     ),
     UNREADABLE_FILES,
 )
-
-_TRAIN_INPUTS = ("model", "data")
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -95,7 +92,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--test", help="other images"),
             argument("--data-dir", help="folder of the images that a CSV file names"),
             argument("--task", choices=TASKS, help="what the columns of a CSV file are"),
-            _SEED,
+            argument("--seed", type=int, default=0, help="random seed of the split"),
             argument("--headers-only", action="store_true", help="do not look for near-duplicates"),
             argument(
                 "--unreadable",
@@ -141,7 +138,7 @@ COMMANDS: tuple[Command, ...] = (
             *OUTPUTS,
             setting_argument(SETTINGS["model"], "model", nargs="?", metavar="MODEL"),
             setting_argument(SETTINGS["data"], "data", metavar="DATA"),
-            *(setting_argument(x) for name, x in SETTINGS.items() if name not in _TRAIN_INPUTS),
+            *(setting_argument(x) for name, x in SETTINGS.items() if name not in ("model", "data")),
         ),
         keeps_buffers=True,
         settings=SETTINGS,
@@ -351,7 +348,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "push",
-        "cli.publish:push_model",
+        "cli.models:push_model",
         "Publishes the model of a run, or a .keras file, on the Hugging Face hub, with a card.",
         (
             argument("model", help="folder of a run, or a .keras file of this package"),
@@ -427,10 +424,8 @@ GROUPS = {
     "weights": "list, inspect, fetch and convert checkpoints",
     "segment": "train, evaluate and apply models of the classes of pixels",
 }
-_TASKS = (
-    "segmentation.command_table",
-    "image_text.command_table",
-)  # with `COMMANDS` of tasks beyond classification
+# Modules with `COMMANDS` of tasks beyond classification.
+_TASKS = ("segmentation.command_table", "image_text.command_table")
 
 
 def all_commands() -> tuple[Command, ...]:

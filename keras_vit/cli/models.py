@@ -1,4 +1,4 @@
-"""`keras-vit export`, `find-export`, `verify`, `inspect` and `report`."""
+"""`keras-vit export`, `find-export`, `verify`, `inspect`, `report` and `push`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from keras_vit.cli.resolve import (
     task_of,
 )
 from keras_vit.export.formats import FORMATS, RUNTIMES
+from keras_vit.train.run_folder import CONFIG, find_saved_model
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -196,3 +197,21 @@ def report_at_end(folder: pathlib.Path, held_out: tuple[str, ImageSet] | None) -
         say(run.report(held_out[1], kind=held_out[0]) if held_out else run.report(False))
     except (ValueError, OSError, RuntimeError) as error:  # the run itself is complete
         complain(f"No report.html: {error} The run is complete; try `keras-vit report {folder}`.")
+
+
+def push_model(
+    model: str,
+    address: str,
+    layout: str | None = None,
+    licence: str | None = None,
+    private: bool = False,
+    dry_run: str | None = None,
+) -> None:
+    """Publishes the model of a run, or a .keras file, on the Hugging Face hub, with a card."""
+    from keras_vit.hub.upload import push
+
+    folder = pathlib.Path(model)
+    is_run = (folder / CONFIG).is_file() and find_saved_model(folder) is not None
+    source = load_run(folder) if is_run else open_model(model)
+    options = {"layout": layout, "licence": licence, "dry_run": dry_run}
+    say(push(source, address, private=private or None, **options))

@@ -1,4 +1,4 @@
-"""The command `inspect`."""
+"""The commands `inspect` and `push`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit.cli.main import main
 from keras_vit.models.vit import build_vit
-from tests.fixtures import tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 
 def test_inspect_writes_a_page_about_a_model(tiny, tmp_path, capsys):
@@ -49,3 +49,15 @@ def test_export_for_a_server_takes_its_formats(tiny, tmp_path, capsys, monkeypat
     assert main([*words, "triton"]) == 0
     assert called["arguments"] == (str(tmp_path / "pets"), "triton", "onnx")
     assert called["options"]["precision"] == "float32"
+
+
+def test_a_dry_run_writes_the_folder_and_connects_to_nothing(tmp_path, capsys):
+    model, folder = tmp_path / "model.keras", tmp_path / "pets"
+    tiny_vit(depth=1, gelu="exact").save(model)
+    words = ["push", str(model), "hf://me/pets", "--dry-run", str(folder)]
+    assert main([*words, "--layout", "timm", "--licence", "MIT"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder)
+    card = (folder / "README.md").read_text()
+    assert 'license: "mit"' in card and 'library_name: "timm"' in card
+    assert main(words) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
