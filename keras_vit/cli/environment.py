@@ -11,9 +11,9 @@ import os
 import pathlib
 import platform
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
+import keras_vit
 from keras_vit.cli.output import complain, hidden_stderr, print_facts, print_table
 from keras_vit.installation import DISTRIBUTION, installed_version
 from keras_vit.runtime.processors import (
@@ -84,6 +84,7 @@ def compare_requirements(
         and requirements of other platforms are left out.
     """
     found: dict[str, list[tuple[str, str]]] = {}
+    aliases = {names[0]: names for names in (_KERAS, *_PACKAGES.values())}
     for line in requirements:
         need, _, marker = line.partition(";")
         name = re.split(r"[^\w.-]", need.strip())[0]
@@ -91,7 +92,7 @@ def compare_requirements(
         extra = re.fullmatch(r"\s*(?:extra\s*==\s*['\"]([\w-]+)['\"])?\s*", marker)
         if extra is None or extra[1] in DEVELOPMENT:
             continue
-        version = next(filter(None, map(version_of, _names_of(name))), None)
+        version = next(filter(None, map(version_of, aliases.get(name, (name,)))), None)
         is_old = _numbers(version or "") < _numbers(bound.removeprefix(">="))
         state = "missing" if version is None else "too old" if is_old else "complete"
         text = f"{name} {version or state} ({bound})"
@@ -101,11 +102,6 @@ def compare_requirements(
         (extra, max((state for state, _ in rows), key=order.index), ", ".join(t for _, t in rows))
         for extra, rows in found.items()
     ]
-
-
-def _names_of(name: str) -> tuple[str, ...]:
-    """The names under which a package may be installed."""
-    return next((names for names in (_KERAS, *_PACKAGES.values()) if names[0] == name), (name,))
 
 
 def _numbers(version: str) -> list[int]:
@@ -132,11 +128,10 @@ def _version(names: Sequence[str]) -> str:
 
 
 def _package() -> str:
-    version = sys.modules[__name__.partition(".")[0]].__version__  # which its stub does not list
     folder = pathlib.Path(__file__).parents[1]
     is_below = folder.is_relative_to(pathlib.Path.home())
     shown = pathlib.Path("~", folder.relative_to(pathlib.Path.home())) if is_below else folder
-    return f"{version} in {shown} ({DISTRIBUTION} {_version([DISTRIBUTION])})"
+    return f"{keras_vit.__version__} in {shown} ({DISTRIBUTION} {_version([DISTRIBUTION])})"
 
 
 def _keras() -> str:

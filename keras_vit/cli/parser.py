@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+import keras_vit
 from keras_vit.cli.arguments import Argument, Command
 from keras_vit.cli.commands import GROUPS, all_commands
 from keras_vit.cli.settings import read_settings
 from keras_vit.errors import printable
-from keras_vit.installation import installed_version
 
 _LISTED = 3  # names that are similar to a wrong one
 
@@ -28,7 +28,8 @@ def build_parser(commands: Iterable[Command] | None = None) -> Parser:
     parser = Parser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
-    parser.add_argument("--version", action=_PrintVersion, nargs=0, default=argparse.SUPPRESS)
+    version = f"{parser.prog} {keras_vit.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     branches: dict[tuple[str, ...], Any] = {
         (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     }
@@ -42,9 +43,8 @@ def build_parser(commands: Iterable[Command] | None = None) -> Parser:
         if command.inputs:
             about += f" By position or flag: {', '.join(x.shown for x in command.inputs)}."
         leaf: Parser = branches[key].add_parser(name, help=command.summary, description=about)
-        leaf.usage = " ".join(
-            (parser.prog, command.name, *map(_usage, command.inputs), "[options]")
-        )
+        usage = (parser.prog, command.name, *map(_usage, command.inputs), "[options]")
+        leaf.usage = " ".join(usage)
         groups: dict[str | None, Any] = {None: leaf}
         for each in command.arguments:
             heading = None if each.is_input else each.group
@@ -131,11 +131,3 @@ def _advice(word: str, known: Sequence[str]) -> str:
     near = near or [name for name in known if bare == "--" + "".join(re.findall(r"-(\w)", name))]
     near = near or difflib.get_close_matches(bare, known, n=1)
     return f": did you mean {' or '.join(near[:_LISTED])}?" if near else ""
-
-
-class _PrintVersion(argparse.Action):
-    """Looks the version up when it is asked for: that takes longer than the rest of `--help`."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"keras-vit {installed_version() or '(not installed)'}")
-        parser.exit()
