@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.cli.plan import RunPlan
-from keras_vit.evaluate.compute import training_exaflops, training_memory
+from keras_vit.evaluate.compute import TrainingMemory, training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters, count_training_macs
 from keras_vit.progress import duration_text
 from keras_vit.runtime.distributed import is_distributed
@@ -114,38 +114,30 @@ def describe_memory(
     """
     size = 2 if keras.config.dtype_policy().compute_dtype != "float32" else 4
 
-    def needed(batch: int, size: int = size, rematerialize: bool | None = None) -> float:
-        each = -(-batch // replicas)
-        memory = training_memory(model, each, optimizer_slots, size, rematerialize)
-        return memory.total / 2**30
+    def needed(batch: int, *options: Any) -> TrainingMemory:
+        return training_memory(model, -(-batch // replicas), optimizer_slots, *options)
 
-    memory = training_memory(model, -(-batch_size // replicas), optimizer_slots, size)
+    memory = needed(batch_size, size)
     kept = f"weights and optimizer {(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
     yield "memory", f"about {memory.total / 2**30:.1f} GiB on one device, of which {kept}"
-    there = memory_bytes() / 2**30 / replicas  # which share it
-    if not runs_on_processors_alone() or needed(batch_size) <= there:
+    there = memory_bytes() / replicas  # which share it
+    if not runs_on_processors_alone() or memory.total <= there:
         return
     smaller = batch_size // 2
-    while smaller > replicas and needed(smaller) > there:
+    while smaller > replicas and needed(smaller, size).total > there:
         smaller //= 2
-    changes = {f"--batch-size {smaller}": needed(smaller)} if smaller >= replicas else {}
+    changes = {f"--batch-size {smaller}": needed(smaller, size)} if smaller >= replicas else {}
     if "--rematerialize" in flags:
-        changes["--rematerialize"] = needed(batch_size, rematerialize=True)
-    changes |= {flag: needed(batch_size, size=2) for flag in flags if "mixed" in flag}
+        changes["--rematerialize"] = needed(batch_size, size, True)
+    changes |= {flag: needed(batch_size, 2) for flag in flags if "mixed" in flag}
     texts = [
-        f"{change} needs {gib:.1f} GiB"
-        for change, gib in changes.items()
-        if gib < needed(batch_size)  # does nothing for some models
+        f"{change} needs {found.total / 2**30:.1f} GiB"
+        for change, found in changes.items()
+        if found.total < memory.total  # does nothing for some models
     ]
     advice = f"{', '.join([*texts, 'a smaller --image-size less'])}. In Python, an optimizer with "
     advice += "`gradient_accumulation_steps` makes one update of several small batches."
-    yield "memory", f"more than the {there * replicas:.1f} GiB of this machine. {advice}"
-
-
-def describe_weights(report: Any) -> Iterator[tuple[str, str]]:
-    """The lines of a `LoadReport`, as pairs of a name and a text; none for random weights."""
-    for line in str(report).splitlines() if report is not None else ():
-        yield "weights", line
+    yield "memory", f"more than the {memory_bytes() / 2**30:.1f} GiB of this machine. {advice}"
 
 
 def _text(augmentation: Augmentation) -> str:

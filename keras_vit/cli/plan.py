@@ -39,6 +39,7 @@ class RunPlan:
         model_options: Changed fields of the model's configuration.
         preprocessing: Changed fields of its preprocessing.
         data: Images.
+        is_pretrained: Whether training starts from a trained model.
     """
 
     run: RunSettings
@@ -46,6 +47,7 @@ class RunPlan:
     model_options: dict[str, Any]
     preprocessing: dict[str, Any]
     data: TrainingData
+    is_pretrained: bool
 
     @property
     def held_out(self) -> str:
@@ -56,11 +58,6 @@ class RunPlan:
         elif not read_share(self.run.validation):
             return ""
         return describe_held_out(training, validation) if validation is not None else ""
-
-    @property
-    def is_pretrained(self) -> bool:
-        """Whether training starts from a trained model."""
-        return _is_pretrained(self.run)
 
 
 def make_plan(settings: Settings) -> RunPlan:
@@ -86,7 +83,10 @@ def make_plan(settings: Settings) -> RunPlan:
         "zeros" if changes.keys() & _DECIDED and not changes.get("lora_rank") else None
     )
     rank, num_images = changes.get("lora_rank", 0), data.training.num_images
-    small = plan_training(num_images, _is_pretrained(run), task, sizes, rank, head)
+    is_trained = run.weights is not None or (
+        run.model is not None and resolve_model(run.model).kind != "variant"
+    )
+    small = plan_training(num_images, is_trained, task, sizes, rank, head)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
@@ -106,18 +106,15 @@ def make_plan(settings: Settings) -> RunPlan:
         recipe = recipe.replace(**each)
         if each.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
             run = dataclasses.replace(run, minutes=None)
-    if recipe.lora_rank and not _is_pretrained(run):
+    given = [f"--lora-rank {recipe.lora_rank}"] if recipe.lora_rank else []
+    given += ["--initial-head probe"] if recipe.initial_head == "probe" else []
+    if given and not is_trained:
         raise ValueError(
-            "Low-rank updates change a trained model. Received: --lora-rank "
-            f"{recipe.lora_rank} with random weights of {run.model}. Pass --weights TAG, or a "
+            "Low-rank updates and a head from a probe are for a trained model. Received: "
+            f"{' and '.join(given)} with random weights of {run.model}. Pass --weights TAG, or a "
             "trained model as --model."
         )
-    if recipe.initial_head == "probe" and not _is_pretrained(run):
-        raise ValueError(
-            "A head from a probe is for a trained model. Received: --initial-head probe with "
-            f"random weights of {run.model}. Pass --weights TAG, or a trained model as --model."
-        )
-    if options.get("pre_logits") and _is_pretrained(run):
+    if options.get("pre_logits") and is_trained:
         raise ValueError(
             "Fine-tuning replaces the head and its hidden layer by one dense layer, as in section "
             f"3.2 of the paper. Received: --pre-logits {options['pre_logits']} with a trained "
@@ -138,7 +135,7 @@ def make_plan(settings: Settings) -> RunPlan:
         training, held_out = data.training.split(recipe.held_out, run.seed)
         data = data._replace(training=training, validation=held_out)
         run = dataclasses.replace(run, validation=str(recipe.held_out))
-    return RunPlan(run, recipe, options, settings.preprocessing, data)
+    return RunPlan(run, recipe, options, settings.preprocessing, data, is_trained)
 
 
 def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
@@ -177,35 +174,29 @@ def build_model(plan: RunPlan) -> Model:
     """The model to train, before its head and its image size are adapted."""
     assert plan.run.model is not None  # since `make_plan`
     name, weights, options = plan.run.model, plan.run.weights, dict(plan.model_options)
-    classes = plan.data.training.num_classes
+    classes, size = plan.data.training.num_classes, plan.recipe.image_size
     if resolve_model(name).kind != "variant":
         if weights is not None:
             raise ValueError(
                 f"--model {name} has weights already. Leave out --weights {weights}, or pass the "
                 "name of an architecture as --model."
             )
-        size = plan.recipe.image_size  # positions are resized once, from those of the checkpoint
+        # Positions are resized once, from those of the checkpoint.
         model = open_model(name, None if size is None else (size, size))
         return _changed(model, classes, options, plan.preprocessing)
+    config = find_config(name)
+    has_own_shape = bool(size or "channels" in options)
+    height, width = (size, size) if size else config.input_shape[:2]
+    shape = (height, width, options.pop("channels", config.channels))
     if weights is not None:
-        if "channels" in options or plan.recipe.image_size:
-            channels = options.pop("channels", find_config(name).channels)
-            options["input_shape"] = _shape(plan, name, channels)
+        if has_own_shape:
+            options["input_shape"] = shape
         model = create_model(name, weights=_weights_of(name, weights), classes=classes, **options)
         return _changed(model, classes, {}, plan.preprocessing)
-    config = find_config(name)
-    shape = _shape(plan, name, options.pop("channels", config.channels))
     if plan.preprocessing:
         options["preprocessing"] = dataclasses.replace(config.preprocessing, **plan.preprocessing)
     options |= plan.recipe.options_for(config)
     return create_model(name, classes=classes, input_shape=shape, **options)
-
-
-def _shape(plan: RunPlan, name: str, channels: int) -> tuple[int | None, int | None, int]:
-    """Shape of the images of a variant, in the size of the recipe if it has one."""
-    size = plan.recipe.image_size
-    height, width = (size, size) if size else find_config(name).input_shape[:2]
-    return height, width, channels
 
 
 def _changed(
@@ -236,12 +227,6 @@ def earlier_plan(plan: RunPlan) -> dict[str, Any]:
     """What the folder of a run says about the recipe that it began with; empty for a new run."""
     before = read_config(pathlib.Path(plan.run.output)).get("plan", {})
     return before if before.get("source", "").startswith(plan.recipe.source) else {}
-
-
-def _is_pretrained(run: RunSettings) -> bool:
-    if run.model is None:
-        return run.weights is not None
-    return run.weights is not None or resolve_model(run.model).kind != "variant"
 
 
 def _is_tag(weights: str) -> bool:

@@ -6,12 +6,10 @@ Every command takes a model in the same forms, see `MODEL_FORMS`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import keras
 
@@ -35,19 +33,16 @@ from keras_vit.variants import find_config, find_variant, list_variants
 _SHOWN = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelSource:
+class ModelSource(NamedTuple):
     """The source of a model.
 
     Args:
-        name: The name on the command line.
         kind: `"keras"` (a `.keras` file), `"checkpoint"` (a path or an address), `"published"`
             (`VARIANT/TAG`), `"variant"` (an architecture with random weights) or `"exported"` (a
             file or folder of one of the `FORMATS`).
         path: The `.keras` file, of a run folder the best one; `None` for all other kinds.
     """
 
-    name: str
     kind: Literal["keras", "checkpoint", "published", "variant", "exported"]
     path: pathlib.Path | None = None
 
@@ -61,20 +56,20 @@ def resolve_model(name: str) -> ModelSource:
     """
     path = pathlib.Path(name)
     if is_address(name):
-        return ModelSource(name, "keras" if name.endswith(".keras") else "checkpoint")
+        return ModelSource("keras" if name.endswith(".keras") else "checkpoint")
     if path.is_dir():
         saved = find_saved_model(path)
         if saved is not None:
-            return ModelSource(name, "keras", saved)
+            return ModelSource("keras", saved)
     if path.is_file() and path.suffix == ".keras":
-        return ModelSource(name, "keras", path)
+        return ModelSource("keras", path)
     if path.exists():
-        return ModelSource(name, "exported" if _is_exported(path) else "checkpoint")
+        return ModelSource("exported" if _is_exported(path) else "checkpoint")
     variant, _, tag = name.rpartition("/")
     if tag.isidentifier() and _is_variant(variant):
-        return ModelSource(name, "published")
+        return ModelSource("published")
     if _is_variant(name):
-        return ModelSource(name, "variant")
+        return ModelSource("variant")
     raise ValueError(
         f"There is no model or checkpoint {name!r}. {_similar(name)}Pass {MODEL_FORMS}; "
         f"`keras-vit weights list` shows published weights.{hub_advice(name)}"
@@ -256,13 +251,9 @@ def _similar(name: str) -> str:
     cards = list_weights()
     named = sorted(card.name for card in cards if name in (card.variant, card.tag))
     if not named:
-        candidates = [*list_variants(), *(card.name for card in cards), *_paths_near(name)]
+        parent = pathlib.Path(name).parent  # of what may be a missing file
+        entries = os.listdir(parent)[:1000] if parent.is_dir() else []
+        paths = (os.fspath(parent / entry) for entry in entries)
+        candidates = [*list_variants(), *(card.name for card in cards), *paths]
         named = difflib.get_close_matches(name, candidates, n=_SHOWN)
     return f"Similar names: {listed(named, _SHOWN)}. " if named else ""
-
-
-def _paths_near(name: str) -> Iterator[str]:
-    """Paths in the folder of a missing file."""
-    parent = pathlib.Path(name).parent
-    if parent.is_dir():
-        yield from (os.fspath(parent / entry) for entry in os.listdir(parent)[:1000])

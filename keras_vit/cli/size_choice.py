@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -20,6 +19,7 @@ from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.new_head import scope_of
+from keras_vit.train.probe import seconds_of_image
 from keras_vit.train.sizing import FEW_IMAGES, plan_training
 from keras_vit.train.starting_head import StartingImages, can_start
 
@@ -101,7 +101,9 @@ def choose_size(
         wide = built(larger)
     except ValueError:  # a family whose weights fit one size
         return plan, model
-    count = int(_SHARE * 60 * run.minutes / (_seconds(model) + _seconds(wide)))
+    blank = [np.zeros((_TIMED, *each.input_shape[1:]), "float32") for each in (model, wide)]
+    seconds = sum(map(seconds_of_image, (model, wide), blank))  # of one image at both sizes
+    count = int(_SHARE * 60 * run.minutes / seconds)
     positions = _choose(images, min(count, _MOST), run.seed)
     if positions is None:
         return plan, model
@@ -119,7 +121,8 @@ def choose_size(
     )
     if large < small + _GAIN:
         return _noted(plan, f"; {size} pixels, because {probe}"), model
-    needed = _training_bytes(wide, recipe.batch_size)
+    width = 4 if keras.config.dtype_policy().compute_dtype == "float32" else 2  # bytes of a number
+    needed = training_memory(wide, recipe.batch_size, 0, width).total  # of low-rank updates
     if needed > (memory_bytes() if runs_on_processors_alone() else _ACCELERATOR):
         reason = (
             f"; {size} pixels, because {larger} need about {needed / 2**30:.0f} GiB: {probe}, so "
@@ -154,21 +157,6 @@ def _smaller_side(images: ImageSet) -> float:
             return 0.0
         sides.append(min(shape[:2]))
     return float(np.median(sides))
-
-
-def _training_bytes(model: Model, batch_size: int) -> float:
-    """Memory to train low-rank updates of a model."""
-    size = 4 if keras.config.dtype_policy().compute_dtype == "float32" else 2
-    return training_memory(model, batch_size, 0, size).total
-
-
-def _seconds(model: Model) -> float:
-    """Time of an image, from a batch of blank ones."""
-    blank = np.zeros((_TIMED, *model.input_shape[1:]), "float32")
-    for _ in range(2):  # the first one compiles
-        start = time.perf_counter()
-        model.predict_on_batch(blank)
-    return (time.perf_counter() - start) / _TIMED
 
 
 def _choose(images: ImageSet, count: int, seed: int) -> np.ndarray | None:

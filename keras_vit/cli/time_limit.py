@@ -45,7 +45,6 @@ class KeepTime(keras.callbacks.Callback):
     def __init__(self, deadline: float, steps: int, validation: float = 0.0):
         super().__init__()
         self.deadline, self.steps, self.validation = deadline, steps, validation
-        self._epochs = 0
         self._first: int | None = None  # step that ended first
         self._trained = self._now = 0.0  # seconds of steps after it, and when it last ended
 

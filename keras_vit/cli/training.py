@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.cli.data_check import describe_data
-from keras_vit.cli.dry_run import describe_run, describe_weights
+from keras_vit.cli.dry_run import describe_run
 from keras_vit.cli.models import report_at_end
 from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, fit_recipe, make_plan
@@ -88,12 +87,10 @@ def train_model(
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
     start_from = StartingImages(images, run.seed)
-    if plan.is_pretrained:
-        plan, model = choose_size(plan, model, settings, start_from, not quiet)
-    is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     keeping: list[KeepTime] = []
     if plan.is_pretrained:
+        plan, model = choose_size(plan, model, settings, start_from, not quiet)
 
         def make(recipe: Recipe) -> Model:
             made = adapt_by_recipe(model, recipe, images)
@@ -106,7 +103,8 @@ def train_model(
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), ("held out", plan.held_out)]
-        facts = [*(fact for fact in facts if fact[1]), *describe_weights(report)]
+        facts = [fact for fact in facts if fact[1]]
+        facts += [("weights", line) for line in str(report or "").splitlines()]
         print_facts([*facts, *describe_run(planned, plan, dry_run)])
     if preview is not None:
         from keras_vit.data.preview import write_preview
@@ -117,7 +115,7 @@ def train_model(
         if recipe.initial_head == "probe":
             start_head(planned, start_from, run.seed, not quiet)
         say(search_learning_rate(planned, images, recipe, run.seed))
-    if is_trial:
+    if dry_run or find_learning_rate or preview is not None:
         return
     if plan.data.transfer_test is None:  # `transfer` adapts the model itself
         model = adapt_by_recipe(model, recipe, images) if recipe.lora_rank else planned
@@ -166,9 +164,8 @@ def open_run(
     for name in _NOT_COMPARED:
         config.pop(name, None)
         settings.pop(name, None)
-    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
     with FolderLock(folder / LOCK), save_when_interrupted():
-        open_folder(folder, {**config, "versions": versions})
+        open_folder(folder, config)
         write_settings(folder / SETTINGS_FILE, settings, known, command)
         yield
 
@@ -184,16 +181,15 @@ def end_run(
 
 def warn_of_lost_classes(predictions: Predictions) -> None:
     """Prints a warning if there are classes of which no image is recognised."""
-    lost = predictions.lost_classes()
-    if not lost:
-        return
-    names = listed([f"{name} (0 of {images:,})" for name, images in lost], _LISTED)
-    complain(
-        f"no image of these classes is recognised: {names}. What tells them apart may be too "
-        "small for the image size, or outside of the crops: try a larger --image-size, "
-        "--area-range 0.5,1, or more --steps; --class-weights where they have few images.",
-        "warning",
-    )
+    lost = [f"{name} (0 of {images:,})" for name, images in predictions.lost_classes()]
+    if lost:
+        complain(
+            f"no image of these classes is recognised: {listed(lost, _LISTED)}. What tells them "
+            "apart may be too small for the image size, or outside of the crops: try a larger "
+            "--image-size, --area-range 0.5,1, or more --steps; --class-weights where they have "
+            "few images.",
+            "warning",
+        )
 
 
 def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -141,7 +141,8 @@ def fit_probe(
         check_same_classes(train.class_names, test)
     check_possible(folds, train.num_images)
     model = merge_lora(model)
-    replaces_head = _has_config(model) and stage is None and not probe.takes_tokens
+    is_ours = isinstance(getattr(model, "config", None), (ViTConfig, ResNetConfig))
+    replaces_head = is_ours and stage is None and not probe.takes_tokens
     if probe.takes_tokens:
         stage = stage or token_stage(model)
     elif replaces_head:
@@ -208,19 +209,19 @@ def describe_probe(
         stage_bytes = max(4 * (x.inputs + x.activations) for x in count_stages(model))
         memory = 4 * count_parameters(model) + batch_size * stage_bytes + 3 * mebibytes * 2**20
         yield "memory", f"about {memory / 2**30:.1f} GiB"
-    images = np.zeros((min(batch_size, total, _TIMED), *network.inputs[0].shape[1:]), "float32")
-    if None in images.shape:
+    if None in network.inputs[0].shape[1:]:  # images of any size
         return
-    for _ in range(2):  # the first one compiles
-        start = time.perf_counter()
-        network.predict_on_batch(images)
-        seconds = time.perf_counter() - start
-    text = duration_text(seconds * total / len(images))
+    images = np.zeros((min(batch_size, total, _TIMED), *network.inputs[0].shape[1:]), "float32")
+    text = duration_text(seconds_of_image(network, images) * total)
     yield "time", f"about {text} for the features here, from {len(images)} blank images"
 
 
-def _has_config(model: keras.Model) -> bool:
-    return isinstance(getattr(model, "config", None), (ViTConfig, ResNetConfig))
+def seconds_of_image(model: keras.Model, images: np.ndarray) -> float:
+    """Time of the prediction of an image, in a batch of them."""
+    for _ in range(2):  # the first one compiles
+        start = time.perf_counter()
+        model.predict_on_batch(images)
+    return (time.perf_counter() - start) / len(images)
 
 
 def pooled(features: Features) -> np.ndarray:

@@ -69,7 +69,7 @@ def test_a_head_that_cannot_start_from_a_probe_starts_from_zeros(place):
         dataclasses.replace(plan, data=one), build_model(plan), split_settings(WORDS)
     )
     assert (recipe.optimizer, recipe.initial_head) == ("sgd", "zeros")
-    with pytest.raises(ValueError, match="A head from a probe is for a trained model"):
+    with pytest.raises(ValueError, match="a head from a probe are for a trained model"):
         make_plan(split_settings({**WORDS, "weights": None, "initial_head": "probe"}))
     keras.backend.clear_session()
 
