@@ -11,9 +11,9 @@ import os
 import pathlib
 import platform
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
-import keras_vit
 from keras_vit.cli.output import complain, hidden_stderr, print_facts, print_table
 from keras_vit.installation import DISTRIBUTION, installed_version
 from keras_vit.runtime.processors import (
@@ -131,7 +131,8 @@ def _package() -> str:
     folder = pathlib.Path(__file__).parents[1]
     is_below = folder.is_relative_to(pathlib.Path.home())
     shown = pathlib.Path("~", folder.relative_to(pathlib.Path.home())) if is_below else folder
-    return f"{keras_vit.__version__} in {shown} ({DISTRIBUTION} {_version([DISTRIBUTION])})"
+    version = sys.modules["keras_vit"].__version__  # nothing inside imports from the top level
+    return f"{version} in {shown} ({DISTRIBUTION} {_version([DISTRIBUTION])})"
 
 
 def _keras() -> str:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-import keras_vit
 from keras_vit.cli.arguments import Argument, Command
 from keras_vit.cli.commands import GROUPS, all_commands
 from keras_vit.cli.settings import read_settings
@@ -28,7 +27,7 @@ def build_parser(commands: Iterable[Command] | None = None) -> Parser:
     parser = Parser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
-    version = f"{parser.prog} {keras_vit.__version__}"
+    version = f"{parser.prog} {sys.modules['keras_vit'].__version__}"
     parser.add_argument("--version", action="version", version=version)
     branches: dict[tuple[str, ...], Any] = {
         (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
