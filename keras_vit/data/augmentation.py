@@ -5,38 +5,36 @@ from __future__ import annotations
 import dataclasses
 
 from keras_vit.checks import check_choice, check_rate, pair
-from keras_vit.fields import documented
 
 CROPS = ("inception", "resize_small", "resize", "none")
 MIXINGS = ("official", "timm")
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
     """Random transforms of training images, applied in the order of the arguments.
+
+    Args:
+        crop: `"inception"` (a random window of 5 to 100 % of the area), `"resize_small"` (resized
+            to cover `resize_size`, with its proportions, then a random crop), `"resize"` (squashed
+            to `resize_size`, then a random crop) or `"none"` (`eval_transform`).
+        resize_size: Pixels before the random crop of `"resize_small"` and `"resize"`, at least
+            those of the input; `None` takes 7/6 of the input size, as 448 to 384.
+        area_range: Least and greatest share of the area of the window of `"inception"`.
+        interpolation: How images are resized for training; the official code does so bilinearly
+            whatever the evaluation does.
+        flip: Whether half of the images are mirrored left to right.
+        rand_augment: Layers and magnitude of `rand_augment`, or `None`.
+        erasing: Probability of random erasing, as in timm.
+        label_smoothing: Share of a label that all classes get equally, in [0, 1).
+        mixup: Alpha of mixup, or 0.
+        cutmix: Alpha of CutMix, or 0.
+        mixing: `"official"` (mixup with the image before, as in big_vision) or `"timm"`.
 
     Raises:
         ValueError: If a value is out of its range.
     """
 
-    _descriptions = """
-    crop: `"inception"` (a random window of 5 to 100 % of the area), `"resize_small"` (resized to
-        cover `resize_size`, with its proportions, then a random crop), `"resize"` (squashed to
-        `resize_size`, then a random crop) or `"none"` (`eval_transform`).
-    resize_size: Pixels before the random crop of `"resize_small"` and `"resize"`, at least those of
-        the input; `None` takes 7/6 of the input size, as 448 to 384.
-    area_range: Least and greatest share of the area of the window of `"inception"`.
-    interpolation: How images are resized for training; the official code does so bilinearly
-        whatever the evaluation does.
-    flip: Whether half of the images are mirrored left to right.
-    rand_augment: Layers and magnitude of `rand_augment`, or `None`.
-    erasing: Probability of random erasing, as in timm.
-    label_smoothing: Share of a label that all classes get equally, in [0, 1).
-    mixup: Alpha of mixup, or 0.
-    cutmix: Alpha of CutMix, or 0.
-    mixing: `"official"` (mixup with the image before, as in big_vision) or `"timm"`.
-    """
     crop: str = "inception"
     resize_size: tuple[int, int] | None = None
     area_range: tuple[float, float] = (0.05, 1.0)

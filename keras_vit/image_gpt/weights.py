@@ -280,4 +280,4 @@ def _open_tensorflow(path: pathlib.Path) -> ArrayFile:
         reader = tf.train.load_checkpoint(os.fspath(path))
     dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
     entries = {name: Entry(tuple(shape), dtypes[name].name) for name, shape in shapes.items()}
-    return ArrayFile(path, "tensorflow", entries, reader.get_tensor, lambda: None, lambda: None, {})
+    return ArrayFile(path, "tensorflow", entries, reader.get_tensor, lambda: None)

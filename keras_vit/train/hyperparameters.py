@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import check_choice, check_names, check_positive, check_rate
 from keras_vit.config import field_names, field_value
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.fields import documented
 
 if TYPE_CHECKING:
     import keras
@@ -34,63 +33,63 @@ LOSSES = {
 }
 
 
-@documented
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Hyperparameters of a training run: all but the model and the images.
 
     `recipe.replace(batch_size=64, mixup=0.2)` returns a changed copy.
 
+    Args:
+        source: Source of the numbers, and what the source does not say.
+        optimizer: `"adam"` (`AdamW`, decoupled weight decay) or `"sgd"` (`SGD`, momentum 0.9, the
+            learning rate is not part of the velocity).
+        learning_rate: Peak learning rate, for `batch_size`.
+        batch_size: Images per step.
+        steps: Steps of the optimizer; `None` if `epochs` is given.
+        epochs: Epochs; `None` if `steps` is given.
+        warmup_steps: Steps of linear warm-up from a learning rate of 0.
+        warmup_epochs: Warm-up in epochs, used where `warmup_steps` is 0.
+        schedule: `"cosine"`, `"linear"` or `"staircase"` (divides by ten after each of `drops`).
+        end_learning_rate: Final learning rate of `"cosine"` and `"linear"`.
+        drops: Shares of the run after which `"staircase"` divides the learning rate.
+        weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
+        beta_2: Decay of the second moment of `"adam"`.
+        epsilon: Added to the root of the second moment by `"adam"`.
+        decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
+        clip_norm: Largest global norm of the gradients, or `None`.
+        loss: `"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or
+            `"huber"` for regression, see `RegressionLoss`; `"contrastive"` or
+            `"contrastive_sigmoid"` for images with captions, see `ContrastiveLoss`.
+        sigmoid_smoothing: Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`.
+        averaging: Momentum of a moving average of the weights (Polyak), which replaces the weights
+            at the end of training, or `None`.
+        augmentation: Augmentation of the training images.
+        image_size: Pixels along both sides; `None` keeps the model's.
+        progressive_sizes: Image sizes of stages of equal length, rising to `image_size`, such as
+            `(128, 160, 224)`: training begins with small images, which are cheaper. Empty for one
+            size.
+        dropout_rate: Dropout rate of the model; `None` keeps the model's.
+        stochastic_depth_rate: Stochastic depth rate of the model; `None` keeps the model's.
+        head_bias: Initial value of the head's bias.
+        initial_head: `"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to
+            features of about 1,000 training images, so that first steps keep what the model has
+            learnt (https://arxiv.org/abs/2202.10054).
+        learning_rates: Learning rates that `transfer` tries on held-out images.
+        held_out: Share of the training images to hold out, or their number.
+        early_stopping: Epochs without a better validation accuracy after which training stops; 0
+            for never.
+        class_weights: Whether the loss weighs every image by the inverse of its class's share of
+            the training images, so that all classes count alike.
+        balanced_sampling: Whether training draws images, with replacement, so that all classes are
+            equally frequent.
+        lora_rank: Rank of low-rank updates, which `fine_tune` trains with the head in place of the
+            whole model (`keras_vit.models.add_lora`); 0 for none.
+        lora_targets: Products of the blocks that get an update.
+
     Raises:
         ValueError: If a value is out of range, or not exactly one of `steps` and `epochs` is given.
     """
 
-    _descriptions = """
-    source: Source of the numbers, and what the source does not say.
-    optimizer: `"adam"` (`AdamW`, decoupled weight decay) or `"sgd"` (`SGD`, momentum 0.9, the
-        learning rate is not part of the velocity).
-    learning_rate: Peak learning rate, for `batch_size`.
-    batch_size: Images per step.
-    steps: Steps of the optimizer; `None` if `epochs` is given.
-    epochs: Epochs; `None` if `steps` is given.
-    warmup_steps: Steps of linear warm-up from a learning rate of 0.
-    warmup_epochs: Warm-up in epochs, used where `warmup_steps` is 0.
-    schedule: `"cosine"`, `"linear"` or `"staircase"` (divides by ten after each of `drops`).
-    end_learning_rate: Final learning rate of `"cosine"` and `"linear"`.
-    drops: Shares of the run after which `"staircase"` divides the learning rate.
-    weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
-    beta_2: Decay of the second moment of `"adam"`.
-    epsilon: Added to the root of the second moment by `"adam"`.
-    decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
-    clip_norm: Largest global norm of the gradients, or `None`.
-    loss: `"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or
-        `"huber"` for regression, see `RegressionLoss`; `"contrastive"` or `"contrastive_sigmoid"`
-        for images with captions, see `ContrastiveLoss`.
-    sigmoid_smoothing: Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`.
-    averaging: Momentum of a moving average of the weights (Polyak), which replaces the weights at
-        the end of training, or `None`.
-    augmentation: Augmentation of the training images.
-    image_size: Pixels along both sides; `None` keeps the model's.
-    progressive_sizes: Image sizes of stages of equal length, rising to `image_size`, such as `(128,
-        160, 224)`: training begins with small images, which are cheaper. Empty for one size.
-    dropout_rate: Dropout rate of the model; `None` keeps the model's.
-    stochastic_depth_rate: Stochastic depth rate of the model; `None` keeps the model's.
-    head_bias: Initial value of the head's bias.
-    initial_head: `"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features
-        of about 1,000 training images, so that first steps keep what the model has learnt
-        (https://arxiv.org/abs/2202.10054).
-    learning_rates: Learning rates that `transfer` tries on held-out images.
-    held_out: Share of the training images to hold out, or their number.
-    early_stopping: Epochs without a better validation accuracy after which training stops; 0 for
-        never.
-    class_weights: Whether the loss weighs every image by the inverse of its class's share of the
-        training images, so that all classes count alike.
-    balanced_sampling: Whether training draws images, with replacement, so that all classes are
-        equally frequent.
-    lora_rank: Rank of low-rank updates, which `fine_tune` trains with the head in place of the
-        whole model (`keras_vit.models.add_lora`); 0 for none.
-    lora_targets: Products of the blocks that get an update.
-    """
     source: str
     optimizer: str
     learning_rate: float
