@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.config import POSITION_RESIZES
+
+# Path in a block of the table of position_embedding="relative_bias", whose last axis are the heads.
+BIAS_TABLE = "attention/position_bias"
 
 
 def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np) -> Any:
@@ -76,12 +79,18 @@ def resize_positions(
     return _resize_grid(table, grid, new_grid, lambda old, new: resize_matrix(old, new, method))
 
 
+def is_bias_table(path: str) -> bool:
+    """Whether the variable at a path is a table of biases of distances between patches."""
+    return path.endswith(f"/{BIAS_TABLE}")
+
+
 def num_biases(grid: tuple[int, int], class_token: bool) -> int:
     """Rows of a table of biases of distances between patches, with those of a class token."""
     return (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3 * class_token
 
 
-def _side_of_biases(rows: int, class_token: bool) -> int:
+def side_of_biases(rows: int, class_token: bool) -> int:
+    """Side of the square grid that such a table with so many rows is for; any number without."""
     return (math.isqrt(max(rows - 3 * class_token, 0)) + 1) // 2
 
 
@@ -243,34 +252,3 @@ def _keys(x: Any, xp: Any, a: float = -0.5) -> Any:
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
     return xp.where(x < 1, near, xp.where(x < 2, far, 0.0))
-
-
-class BlockTable(NamedTuple):
-    """A table of positions that every block has, with a row for each distance between patches.
-
-    Args:
-        kind: The `position_embedding` of models with such a table.
-        path: Path of the variable in a block; its last axis are the heads.
-        count_rows: Rows for a grid of patches, with or without those of a class token.
-        find_side: The square grid of so many rows, likewise; any number where there is none.
-        resize: Resizes a table from a grid to another, by a method.
-    """
-
-    kind: str
-    path: str
-    count_rows: Callable[[tuple[int, int], bool], int]
-    find_side: Callable[[int, bool], int]
-    resize: Callable[[np.ndarray, tuple[int, int], tuple[int, int], str], np.ndarray]
-
-
-BLOCK_TABLES = (
-    BlockTable(
-        "relative_bias", "attention/position_bias", num_biases, _side_of_biases,
-        resize_position_bias,
-    ),
-)  # fmt: skip
-
-
-def block_table(path: str) -> BlockTable | None:
-    """The kind of table that the variable at a path is, or `None`."""
-    return next((table for table in BLOCK_TABLES if path.endswith(f"/{table.path}")), None)

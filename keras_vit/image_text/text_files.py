@@ -17,7 +17,8 @@ from keras_vit.families.table import FAMILIES
 from keras_vit.image_text.settings import Settings, read_settings
 from keras_vit.image_text.text_tower import TextConfig
 from keras_vit.runtime.model import Model
-from keras_vit.weights.array_file import ArrayFile, Entry
+from keras_vit.weights.array_file import ArrayFile
+from keras_vit.weights.layout_search import PlainArrays, split_blocks
 from keras_vit.weights.save import Sized
 
 _LAYOUTS = tuple(layout for family in FAMILIES for layout in family.text_layouts)
@@ -25,11 +26,10 @@ _TABLE, _POSITIONS = "token_embedding/embeddings", "position_embedding/embedding
 _QUERIES, _PROJECTION = "block_0/attention/qkv/kernel", "projection/kernel"
 _SCALE, _BIAS, _ADDED = "logit_scale", "logit_bias", "position_embedding/added"
 _SCAN = "encoderblock/"  # all blocks stacked in one array, in big_vision
-_MAX_BLOCKS = 1000
 _LISTED = 10
 
 
-class TextFile:
+class TextFile(PlainArrays):
     """The text tower in an open file of two towers.
 
     Args:
@@ -45,7 +45,6 @@ class TextFile:
     """
 
     def __init__(self, file: ArrayFile):
-        self.file = file
         found = [
             (layout, prefix)
             for layout in _LAYOUTS
@@ -62,22 +61,17 @@ class TextFile:
             )
         named = [(dict(_plain_names(file, *each)), *each) for each in found]
         # Name in the file, and index on the first axis of a stack, by name without prefix.
-        self._sources, self.layout, self.prefix = max(
+        sources, self.layout, self.prefix = max(
             named, key=lambda each: sum(map(each[1].knows, each[0]))
         )
-        unknown = [name for name in self._sources if not self.layout.knows(name)]
+        unknown = [name for name in sources if not self.layout.knows(name)]
         if unknown:
             raise CheckpointMismatchError(
                 f"{file.path} ({self.layout.name} layout) has arrays of the text tower that no "
                 f"model of this package has, and nothing was loaded: "
                 f"{listed(sorted(unknown), _LISTED)}."
             )
-        self.entries = {name: self._entry(name) for name in self._sources}
-
-    def _entry(self, name: str) -> Entry:
-        key, index = self._sources[name]
-        entry = self.file.entries[key]
-        return entry if index is None else Entry(entry.shape[1:], entry.dtype)
+        super().__init__(file, sources)
 
     @cached_property
     def settings(self) -> Settings:
@@ -181,32 +175,23 @@ class TextFile:
                 f"The text tower in {self.file.path} ({self.layout.name} layout) does not fit, and "
                 f"nothing was loaded. {len(problems)} problems:\n  {lines}"
             )
-        stacks: dict[str, np.ndarray] = {}
         for variable in model.weights:
-            value = self._value(variable.path, stacks)
+            value = self._value(variable.path)
             if variable.path == _POSITIONS and self._has(_ADDED):
-                value = value + self._value(_ADDED, stacks)
+                value = value + self._value(_ADDED)
             variable.assign(value)
 
-    def _value(self, path: str, stacks: dict[str, np.ndarray]) -> np.ndarray:
-        """The value of a variable; stacks of blocks are read once."""
+    def _value(self, path: str) -> np.ndarray:
+        """The value of a variable."""
         rule, keys = self._find(path)
-        arrays = []
-        for key, index in (self._sources[name] for name in keys):
-            if index is None:
-                arrays.append(self.file.read(key))
-                continue
-            if key not in stacks:
-                stacks[key] = self.file.read(key)
-            arrays.append(stacks[key][index])
-        return rule.to_ours(arrays)
+        return rule.to_ours(list(map(self.read, keys)))
 
     def scalar(self, path: str) -> float | None:
         """The value of `"logit_scale"` or `"logit_bias"`, `None` if the file has none."""
         if not self._has(path):
             return None
         with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of what is no scale
-            value = self._value(path, {})
+            value = self._value(path)
         if value.size != 1 or not np.isfinite(value).all():
             raise CheckpointMismatchError(
                 f"{path} in {self.file.path} is one finite number, not {str(value)[:80]}. Fetch it "
@@ -250,16 +235,9 @@ def _plain_names(
     file: ArrayFile, layout: Layout, prefix: str
 ) -> Iterator[tuple[str, tuple[str, int | None]]]:
     """Names without prefix of the text tower's arrays, with name and index in the file."""
-    for key, entry in file.entries.items():
+    for key in file.entries:
         name = key if layout.is_unprefixed(key) else key.removeprefix(prefix)
         outside = prefix and name == key and not layout.is_unprefixed(key)
         if outside or layout.is_other(name):
             continue
-        if _SCAN not in name:
-            yield name, (key, None)
-            continue
-        blocks = entry.shape[0] if entry.shape else 0
-        if blocks > _MAX_BLOCKS:
-            raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
-        for index in range(blocks):
-            yield name.replace(_SCAN, f"encoderblock_{index}/"), (key, index)
+        yield from ((each, (key, index)) for each, index in split_blocks(file, key, name, _SCAN))

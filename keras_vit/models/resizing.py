@@ -16,7 +16,7 @@ from keras_vit.errors import listed
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.resize import BLOCK_TABLES, block_table, resize_matrix, resize_positions
+from keras_vit.resize import is_bias_table, resize_matrix, resize_position_bias, resize_positions
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 
@@ -138,7 +138,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             problems.append(f"{path} is not in the model")
             continue
         value = np.asarray(keras.ops.convert_to_numpy(source[path]))
-        if value.shape != shape and (path.startswith(f"{_POSITIONS}/") or block_table(path)):
+        if value.shape != shape and (path.startswith(f"{_POSITIONS}/") or is_bias_table(path)):
             value = resize_table(path, value, model.config, new.config)
         values[path] = value
         if value.shape != shape:
@@ -147,8 +147,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         raise ValueError(
             f"The weights of {model.name!r} do not fit the new configuration: "
             f"{listed(problems, _MAX_LISTED, '; ')}. Change nothing but classes, image_size "
-            "and rates; relative positions keep their image size, but for "
-            f"{', '.join(repr(table.kind) for table in BLOCK_TABLES)}."
+            "and rates; relative positions keep their image size, but for 'relative_bias'."
         )
     if not leave:
         new.class_names = model.class_names
@@ -163,7 +162,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
 
 
 def resize_table(path: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
-    """Resizes a table of `AddPositionEmbedding`, `(1, positions, D)`, or one of `BLOCK_TABLES`.
+    """Resizes a table of `AddPositionEmbedding`, `(1, positions, D)`, or of a `BIAS_TABLE`.
 
     Args:
         path: Path of its variable.
@@ -171,9 +170,9 @@ def resize_table(path: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray
         old: Configuration of the model that it belongs to.
         new: Configuration of the other model, whose method of resizing is used.
     """
-    in_block, name = block_table(path), path.rpartition("/")[2]
-    if in_block is not None:
-        return in_block.resize(table, old.grid, new.grid, new.position_resize)
+    if is_bias_table(path):
+        return resize_position_bias(table, old.grid, new.grid, new.position_resize)
+    name = path.rpartition("/")[2]
     if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes
         axis = ("rows", "columns").index(name)
         matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.models.resizing import resize_table
-from keras_vit.resize import BLOCK_TABLES
+from keras_vit.resize import BIAS_TABLE
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 _MIN_STEPS = 100
 # What `resize_table` resizes, by the end of its path.
 _TABLES = (*(f"position_embedding/{name}" for name in ("embedding", "rows", "columns")),
-           *(table.path for table in BLOCK_TABLES))  # fmt: skip
+           BIAS_TABLE)  # fmt: skip
 
 
 class Epochs(NamedTuple):

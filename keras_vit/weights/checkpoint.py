@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from keras_vit.families.rules import SAME
-from keras_vit.resize import BLOCK_TABLES, BlockTable
+from keras_vit.resize import BIAS_TABLE, num_biases, side_of_biases
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.layout_search import (
     FileLayout,
+    PlainArrays,
     find_file_layout,
     foreign_features,
     plain_names,
@@ -55,7 +54,7 @@ class PositionTable(NamedTuple):
     grid: tuple[int, int]
 
 
-class Checkpoint:
+class Checkpoint(PlainArrays):
     """An open file whose arrays have the plain names of its layout.
 
     Plain names have no prefix and no numbers that TensorFlow appended; arrays that stack all
@@ -70,32 +69,15 @@ class Checkpoint:
     """
 
     def __init__(self, file: ArrayFile, found: FileLayout) -> None:
-        self.file = file
         self.layout, self.prefix, self.wrapper = found
-        # Names in the file by plain name, with the index on the first axis of a stack.
-        self._sources, self.others = plain_names(file, found)
-        self._stacks: dict[str, np.ndarray] = {}
-        self.entries = {name: self._entry(name) for name in self._sources}
-
-    def _entry(self, name: str) -> Entry:
-        key, index = self._sources[name]
-        entry = self.file.entries[key]
-        return entry if index is None else Entry(entry.shape[1:], entry.dtype)
+        sources, self.others = plain_names(file, found)
+        super().__init__(file, sources)
 
     def original(self, name: str) -> str:
         """The name of an array in the file."""
         if name in self._sources:
             return self._sources[name][0]
         return f"{self.wrapper}{self.layout.original(name, self.prefix)}"
-
-    def read(self, name: str) -> np.ndarray:
-        """Reads one array as float32; an array of stacked blocks is read once."""
-        key, index = self._sources[name]
-        if index is None:
-            return self.file.read(key)
-        if key not in self._stacks:
-            self._stacks[key] = self.file.read(key)
-        return self._stacks[key][index]
 
     def find(self, path: str) -> Entry | None:
         """Finds shape and type of the array for a variable, or of the first of several."""
@@ -182,8 +164,8 @@ class Checkpoint:
             pooling=self._pooling(class_token and not after),
         )
         learned = has("position_embedding/embedding") is not None
-        if self._block_table is not None:
-            kind = self._block_table.kind
+        if has(f"block_0/{BIAS_TABLE}") is not None:
+            kind = "relative_bias"
             options["position_embedding"] = f"learned_{kind}" if learned else kind
             options["position_resize"] = self.layout.resize_block_tables
         elif learned or self.layout.no_positions:
@@ -301,7 +283,7 @@ class Checkpoint:
                     f"patches, more than {most:,}",
                     ("image_size",),
                 )
-        for table in self._split_block_table(None, None):
+        for table in self._split_bias_table(None, None):
             if math.prod(table.grid) > _MAX_TABLE_PATCHES:
                 yield Refusal(
                     f"a table of positions in every block for {math.prod(table.grid):,} patches, "
@@ -353,7 +335,7 @@ class Checkpoint:
     ) -> list[PositionTable]:
         entry = self.find("position_embedding/embedding")
         if entry is None:
-            return self._split_block_table(grid, model_grid)
+            return self._split_bias_table(grid, model_grid)
         if len(entry.shape) < 2:
             return []
         known = grid if len(entry.shape) != 4 else (entry.shape[1], entry.shape[2])
@@ -368,26 +350,21 @@ class Checkpoint:
             )
         return list(dict.fromkeys(tables))
 
-    @cached_property
-    def _block_table(self) -> BlockTable | None:
-        """The kind of table that the blocks have, or `None`."""
-        return next((t for t in BLOCK_TABLES if self.find(f"block_0/{t.path}")), None)
-
-    def _split_block_table(
+    def _split_bias_table(
         self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
     ) -> list[PositionTable]:
         """Grids that the table of distances in every block can be of."""
-        kind = self._block_table
-        if kind is None:
+        entry = self.find(f"block_0/{BIAS_TABLE}")
+        if entry is None:
             return []
         class_token = self.find("class_token/token") is not None
-        rows = size(self.find(f"block_0/{kind.path}"), -2)
-        side = kind.find_side(rows, class_token)
+        rows = size(entry, -2)
+        side = side_of_biases(rows, class_token)
         grids = [grid] if grid else [model_grid, (side, side)]
         return [
             PositionTable(0, found)
             for found in dict.fromkeys(grids)
-            if found and min(found) > 0 and kind.count_rows(found, class_token) == rows
+            if found and min(found) > 0 and num_biases(found, class_token) == rows
         ]
 
     def possible_token_rows(self) -> set[int]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from keras_vit.errors import CheckpointError
 from keras_vit.families.rules import Layout, names_pattern
 from keras_vit.families.table import FAMILIES
-from keras_vit.weights.array_file import ArrayFile
+from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.sidecar import CONFIG, model_type_of
 
 LAYOUTS = tuple(layout for family in FAMILIES for layout in family.layouts)
@@ -197,6 +199,62 @@ def _current_name(key: str, kind: str) -> str:
     return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)
 
 
+class PlainArrays:
+    """The arrays of a file by their plain names.
+
+    Args:
+        file: The file.
+        sources: Names in the file; of an array that stacks all blocks, with an index in it.
+
+    Attributes:
+        entries: Shape and type by plain name.
+    """
+
+    def __init__(self, file: ArrayFile, sources: Sources):
+        self.file = file
+        self._sources = sources
+        self._stacks: dict[str, np.ndarray] = {}
+        self.entries = {name: self._entry(name) for name in sources}
+
+    def _entry(self, name: str) -> Entry:
+        key, index = self._sources[name]
+        entry = self.file.entries[key]
+        return entry if index is None else Entry(entry.shape[1:], entry.dtype)
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads one array as float32; an array of stacked blocks is read once."""
+        key, index = self._sources[name]
+        if index is None:
+            return self.file.read(key)
+        if key not in self._stacks:
+            self._stacks[key] = self.file.read(key)
+        return self._stacks[key][index]
+
+
+def split_blocks(
+    file: ArrayFile, key: str, name: str, scan: str
+) -> Iterator[tuple[str, int | None]]:
+    """Plain names of an array: that of each block with its index, if it stacks all blocks.
+
+    Args:
+        file: The file.
+        key: Name in the file.
+        name: Plain name.
+        scan: What stands in the names of stacks, such as `"Transformer/encoderblock/"`.
+
+    Raises:
+        CheckpointError: If it stacks too many blocks.
+    """
+    if scan not in name:
+        yield name, None
+        return
+    blocks = next(iter(file.entries[key].shape), 0)
+    if blocks > _MAX_BLOCKS:
+        raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
+    for index in range(blocks):
+        yield name.replace(scan, f"{scan[:-1]}_{index}/"), index
+
+
 def plain_names(file: ArrayFile, found: FileLayout) -> tuple[Sources, tuple[str, ...]]:
     """Maps the plain names of a layout to the names in a file.
 
@@ -218,14 +276,8 @@ def plain_names(file: ArrayFile, found: FileLayout) -> tuple[Sources, tuple[str,
         if other or is_empty or not key.startswith(wrapper):
             others.append(key)
             continue
-        plain: dict[str, int | None] = {_current_name(name, file.kind): None}
-        if _SCAN in name:
-            blocks = entry.shape[0] if entry.shape else 0
-            if blocks > _MAX_BLOCKS:
-                raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
-            one = "Transformer/encoderblock_{}/".format
-            plain = {name.replace(_SCAN, one(index)): index for index in range(blocks)}
-        for each, index in plain.items():
+        plain = name if _SCAN in name else _current_name(name, file.kind)
+        for each, index in split_blocks(file, key, plain, _SCAN):
             if each in sources:
                 raise CheckpointError(
                     f"{file.path} holds {each!r} twice, as {sources[each][0]!r} and {key!r}."

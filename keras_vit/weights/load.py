@@ -13,7 +13,12 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed, printable
-from keras_vit.resize import block_table, resize_patch_kernel, resize_positions
+from keras_vit.resize import (
+    is_bias_table,
+    resize_patch_kernel,
+    resize_position_bias,
+    resize_positions,
+)
 from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -94,7 +99,7 @@ class LoadReport:
         if "image_size" not in self.settings:
             return None
         value, origin = self.settings["image_size"]
-        tables = (path for path in self.resized if path == POSITIONS or block_table(path))
+        tables = (path for path in self.resized if path == POSITIONS or is_bias_table(path))
         resized = next((f"; resized: {self.resized[path]}" for path in tables), "")
         return f"images of {_text(value)} pixels ({origin}){resized}"
 
@@ -373,10 +378,9 @@ def _read(plan: Plan, path: str) -> np.ndarray:
         array = array.reshape(variable.shape)
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
-    table = block_table(path)
-    if table is not None and plan.table is not None:
+    if is_bias_table(path) and plan.table is not None:
         grid = cast(ViTConfig, plan.config).grid
-        array = table.resize(array, plan.table.grid, grid, plan.resize_method)
+        array = resize_position_bias(array, plan.table.grid, grid, plan.resize_method)
     return array
 
 

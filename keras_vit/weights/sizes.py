@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
-from keras_vit.resize import BLOCK_TABLES
+from keras_vit.resize import BIAS_TABLE
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.array_file import Entry
 
@@ -64,10 +64,9 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     head = size(find("block_0/attention/query_norm/gamma"), -1)
     if kind != "npz" and head:
         sizes["num_heads"] = width // head
-    for table in BLOCK_TABLES:
-        heads = size(find(f"block_0/{table.path}"), -1)
-        if heads:
-            sizes["num_heads"] = heads
+    heads = size(find(f"block_0/{BIAS_TABLE}"), -1)
+    if heads:
+        sizes["num_heads"] = heads
     return sizes
 
 

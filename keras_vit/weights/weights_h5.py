@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointMismatchError, printable
-from keras_vit.resize import BLOCK_TABLES
+from keras_vit.resize import num_biases, side_of_biases
 from keras_vit.weights.formats import check_weights_file
 from keras_vit.weights.load import STATED, LoadReport, check_finite
 from keras_vit.weights.sizes import pixels_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.runtime.model import Model
 
 _LOGGER = logging.getLogger("keras_vit")
-_BLOCK_TABLE = "block_0/attention/vars/0"  # of `BLOCK_TABLES`
+_BLOCK_TABLE = "block_0/attention/vars/0"  # of `BIAS_TABLE`
 _HEAD = "head/vars/0"
 
 
@@ -81,18 +81,17 @@ def _grid_in(
 ) -> tuple[int, int]:
     """The grid of the table of positions in a file, that of the model or of its first block."""
     first, in_block = shapes.get("position_embedding/vars/0"), shapes.get(_BLOCK_TABLE)
-    kind = next((t for t in BLOCK_TABLES if t.kind == config.block_positions), None)
     if config.position_embedding == "learned_2d" and first is not None:
         return shapes["position_embedding/vars/1"][1], first[1]  # rows, columns
     if config.position_embedding == "learned" and first is not None:
         count = first[1] - (config.num_class_tokens if config.position_on_class_token else 0)
         side = math.isqrt(max(count, 0))
         fits = {grid for grid in (config.grid, (side, side)) if grid[0] * grid[1] == count}
-    elif kind is not None and in_block is not None:
+    elif config.block_positions == "relative_bias" and in_block is not None:
         count = in_block[0]
-        side = kind.find_side(count, config.class_token)
+        side = side_of_biases(count, config.class_token)
         grids = (config.grid, (side, side))
-        fits = {grid for grid in grids if kind.count_rows(grid, config.class_token) == count}
+        fits = {grid for grid in grids if num_biases(grid, config.class_token) == count}
     else:
         return config.grid
     if len(fits) == 1:
