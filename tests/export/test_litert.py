@@ -16,7 +16,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export import litert_int8
 from keras_vit.export.litert import export_litert, litert_errors
-from keras_vit.export.litert_metadata import pack, unpack
+from keras_vit.export.litert_metadata import _Builder, pack, unpack
 from keras_vit.export.runners import (
     _interpreter,
     count_litert_operators,
@@ -282,6 +282,14 @@ def test_metadata_tells_mediapipe_the_range_of_pixels_and_the_labels(exported, p
     plain = schema.ModelT.InitFromPackedBuf(data, 0)
     addresses = [x.data.ctypes.data for x in plain.buffers if isinstance(x.data, np.ndarray)]
     assert weights and {(place - start) % 16 for place in addresses} <= {0}
+
+
+def test_a_file_has_room_for_the_tables_of_a_deep_model(exported, monkeypatch):
+    """A growing file is copied to one of twice the size."""
+    model = unpack(exported.path.read_bytes())
+    model.description = "x" * 1_500_000  # tables of 40 blocks in 8 bits have half of it
+    monkeypatch.setattr(_Builder, "GrowByteBuffer", None)
+    assert len(pack(model)) > exported.size
 
 
 def test_weights_behind_the_tables_of_a_file_are_kept(exported):
