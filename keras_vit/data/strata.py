@@ -38,7 +38,7 @@ def hold_out(task: str | None, labels: np.ndarray, share: float, seed: int) -> n
         order = np.concatenate([order[parts[order] == 0], order[parts[order] == 1][::-1]])
         fewest = most = int((parts == 0).sum())
     elif task == "regression":
-        return _choose_ranges(labels, number, random)
+        return _choose_ranges(labels, min(max(number, 1), total - 1), random)
     else:
         order = random.permutation(total)
     if share < 1:  # where no class has two images, as many as were asked for

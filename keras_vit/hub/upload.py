@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -94,7 +95,11 @@ def push(
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is not an empty folder. Choose another one for `dry_run`.")
         folder.mkdir(parents=True, exist_ok=True)
-        write_files(source, folder, wanted.repository, layout, licence)
+        try:
+            write_files(source, folder, wanted.repository, layout, licence)
+        finally:
+            with contextlib.suppress(OSError):  # it holds files
+                folder.rmdir()
         return str(folder)
     with needing("hub", f"{address} needs the client of the Hugging Face hub"):
         import huggingface_hub

@@ -83,6 +83,8 @@ def test_numbers_come_from_all_ranges(share):
     assert out.num_images == count
     quarters = np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), out.labels[:, 0])
     assert np.ptp(np.bincount(quarters)) <= 1
+    few = image_set(values[:3], "regression")
+    assert [few.split(each)[1].num_images for each in (0.1, 0.5, 0.9)] == [1, 2, 2]
     pairs = np.random.default_rng(0).normal(size=(160, 2)).astype("float32")
     _, out = image_set(pairs, "regression").split(0.1)
     signs = (out.labels > np.median(pairs, axis=0)) @ [1, 2]

@@ -159,6 +159,7 @@ def test_what_no_project_can_represent_is_published_as_keras_file(tmp_path):
     model = pets(num_registers=2, layer_scale=0.1, patch_dropout_rate=0.0, norm_epsilon=0.5)
     with pytest.raises(ValueError, match="timm"):
         push(model, "hf://me/pets", dry_run=tmp_path / "a", layout="timm")
+    assert not (tmp_path / "a").exists()
     push(model, "hf://me/pets", dry_run=tmp_path / "b")
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"README.md", "model.keras"}
     card = (tmp_path / "b/README.md").read_text()
