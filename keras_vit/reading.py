@@ -56,7 +56,7 @@ def refusing(
         of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
         if of_system or isinstance(error, ImportError) or lacks_memory(error):
             raise
-        name, text = printable(os.fspath(path)), str(error)
+        name, text = printable(os.fspath(path)), printable(error, lines=True)
         if name in text and isinstance(error, kind):
             raise
         if name not in text:
