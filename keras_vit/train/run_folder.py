@@ -145,17 +145,21 @@ class WriteMetrics(keras.callbacks.Callback):
         super().__init__()
         self.folder = folder
 
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._written = _read_rows(self.folder)
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._start = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        past, written = self.model.history, _read_rows(self.folder)[:epoch]
+        past = self.model.history
         rows = {name: [*past.history.get(name, []), value] for name, value in (logs or {}).items()}
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         seconds = round(time.perf_counter() - self._start, 3)
-        missing = ["NA"] * (epoch - len(written))
-        for name, value in (("learning_rate", rate), ("seconds", seconds)):
-            rows[name] = [*(row.get(name) or "NA" for row in written), *missing, value]
+        own = {"learning_rate": str(rate), "seconds": str(seconds)}
+        self._written = [*[*self._written, *[{}] * epoch][:epoch], own]
+        for name in own:
+            rows[name] = [row.get(name) or "NA" for row in self._written]
         write_metrics(self.folder, [*past.epoch, epoch], rows)
 
 

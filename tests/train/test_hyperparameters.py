@@ -45,7 +45,8 @@ def test_the_warm_up_keeps_its_share_of_the_run():
 def test_wrong_fields():
     with pytest.raises(ValueError, match=r"needs either `steps` or `epochs`"):
         dataclasses.replace(SGD, epochs=3)
-    with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: .*=0"):
-        dataclasses.replace(SGD, learning_rate=0)
+    for rate in (0, None, float("nan")):
+        with pytest.raises(ValueError, match=rf"`learning_rate` must be above 0. .*={rate}\."):
+            SGD.replace(learning_rate=rate)
     with pytest.raises(ValueError, match=r"`loss` must be one of 'softmax', 'sigmoid'"):
         dataclasses.replace(SGD, loss="hinge")

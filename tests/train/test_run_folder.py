@@ -42,7 +42,7 @@ def kill_at(monkeypatch, number, names):
     monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
 
 
-def train(folder):
+def train(folder, *more):
     """A run with a validation accuracy that rises, falls and rises."""
     keras.utils.set_random_seed(1)
     open_folder(folder, {"class_names": ["a", "b"]})
@@ -55,7 +55,7 @@ def train(folder):
     x, y = rng.normal(size=(8, 2)), np.eye(2)[rng.integers(0, 2, 8)]
     callbacks = [Accuracies(), *callbacks_of(folder, has_validation=True)]
     callbacks = [each for each in callbacks if not isinstance(each, keras.callbacks.TensorBoard)]
-    callbacks.append(keras_vit.ResumeTraining(folder / "states"))
+    callbacks += [*more, keras_vit.ResumeTraining(folder / "states")]
     options = {"batch_size": 4, "epochs": EPOCHS, "verbose": 0, "callbacks": callbacks}
     history = model.fit(x, y, **options)
     write_results(folder, model, {"accuracy": history.history["accuracy"][-1]}, history)
@@ -66,6 +66,20 @@ class Accuracies(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         logs["val_accuracy"] = (0.25, 0.75, 0.5)[epoch]
+
+
+class Removals(keras.callbacks.Callback):
+    """Damages the metrics after an epoch, and removes them after the next."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.path = folder / "metrics.csv"
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            self.path.write_bytes(b"\0" * 200_000)
+        elif epoch == 1:
+            self.path.unlink()
 
 
 def contents(folder):
@@ -162,6 +176,11 @@ def test_a_damaged_best_model_is_noticed(whole, tmp_path, capsys):
     assert (weights, [rows, *others]) == (whole[0][0], [expected, *whole[0][1][1:]])
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert read_metrics(tmp_path)["val_accuracy"] == [0.25, 0.75, 0.5]
+
+
+def test_metrics_that_are_damaged_or_removed_during_training_are_written_again(whole, tmp_path):
+    train(tmp_path, Removals(tmp_path))
+    assert contents(tmp_path) == whole[0]
 
 
 def test_settings_of_a_run_that_trained_nothing_are_replaced(tmp_path):
