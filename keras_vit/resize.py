@@ -79,11 +79,6 @@ def resize_positions(
     return _resize_grid(table, grid, new_grid, lambda old, new: resize_matrix(old, new, method))
 
 
-def is_bias_table(path: str) -> bool:
-    """Whether the variable at a path is a table of biases of distances between patches."""
-    return path.endswith(f"/{BIAS_TABLE}")
-
-
 def num_biases(grid: tuple[int, int], class_token: bool) -> int:
     """Rows of a table of biases of distances between patches, with those of a class token."""
     return (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3 * class_token

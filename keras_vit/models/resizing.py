@@ -16,11 +16,12 @@ from keras_vit.errors import listed
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.resize import is_bias_table, resize_matrix, resize_position_bias, resize_positions
+from keras_vit.resize import BIAS_TABLE, resize_matrix, resize_position_bias, resize_positions
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 
-_POSITIONS = "position_embedding"
+# Paths of what `resize_table` resizes, from the layer on.
+TABLES = (*(f"position_embedding/{name}" for name in ("embedding", "rows", "columns")), BIAS_TABLE)
 _MAX_LISTED = 5
 
 
@@ -138,7 +139,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             problems.append(f"{path} is not in the model")
             continue
         value = np.asarray(keras.ops.convert_to_numpy(source[path]))
-        if value.shape != shape and (path.startswith(f"{_POSITIONS}/") or is_bias_table(path)):
+        if value.shape != shape and path.endswith(TABLES):
             value = resize_table(path, value, model.config, new.config)
         values[path] = value
         if value.shape != shape:
@@ -170,7 +171,7 @@ def resize_table(path: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray
         old: Configuration of the model that it belongs to.
         new: Configuration of the other model, whose method of resizing is used.
     """
-    if is_bias_table(path):
+    if path.endswith(BIAS_TABLE):
         return resize_position_bias(table, old.grid, new.grid, new.position_resize)
     name = path.rpartition("/")[2]
     if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes

@@ -15,8 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.models.resizing import resize_table
-from keras_vit.resize import BIAS_TABLE
+from keras_vit.models.resizing import TABLES, resize_table
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
@@ -26,9 +25,6 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 # In shorter epochs, most of the time would go into their overhead.
 _MIN_STEPS = 100
-# What `resize_table` resizes, by the end of its path.
-_TABLES = (*(f"position_embedding/{name}" for name in ("embedding", "rows", "columns")),
-           BIAS_TABLE)  # fmt: skip
 
 
 class Epochs(NamedTuple):
@@ -165,7 +161,7 @@ def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any
         if value.shape != tuple(other.shape):
             # The optimizer's variables have the path of the weight with "_" in place of "/".
             path = other.path.replace("/", "_")
-            table = next((each for each in _TABLES if each.replace("/", "_") in path), None)
+            table = next((each for each in TABLES if each.replace("/", "_") in path), None)
             if table is None:
                 problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
                 continue

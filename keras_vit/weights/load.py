@@ -13,12 +13,7 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed, printable
-from keras_vit.resize import (
-    is_bias_table,
-    resize_patch_kernel,
-    resize_position_bias,
-    resize_positions,
-)
+from keras_vit.resize import BIAS_TABLE, resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -99,7 +94,7 @@ class LoadReport:
         if "image_size" not in self.settings:
             return None
         value, origin = self.settings["image_size"]
-        tables = (path for path in self.resized if path == POSITIONS or is_bias_table(path))
+        tables = (path for path in self.resized if path == POSITIONS or path.endswith(BIAS_TABLE))
         resized = next((f"; resized: {self.resized[path]}" for path in tables), "")
         return f"images of {_text(value)} pixels ({origin}){resized}"
 
@@ -378,7 +373,7 @@ def _read(plan: Plan, path: str) -> np.ndarray:
         array = array.reshape(variable.shape)
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
-    if is_bias_table(path) and plan.table is not None:
+    if path.endswith(BIAS_TABLE) and plan.table is not None:
         grid = cast(ViTConfig, plan.config).grid
         array = resize_position_bias(array, plan.table.grid, grid, plan.resize_method)
     return array

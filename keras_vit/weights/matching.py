@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.config import ResNetConfig, ViTConfig, field_value
 from keras_vit.errors import listed
 from keras_vit.families.rules import Rule
-from keras_vit.resize import is_bias_table, num_biases
+from keras_vit.resize import BIAS_TABLE, num_biases
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.sizes import size
@@ -185,7 +185,7 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
         plan.refuse("missing", text, *map(plan.checkpoint.original, keys))
         return
     shapes = rule.file_shapes(tuple(variable.shape), field_value(plan.config, "num_heads", 1))
-    if path == POSITIONS or is_bias_table(path):
+    if path == POSITIONS or path.endswith(BIAS_TABLE):
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
@@ -217,7 +217,7 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     if grid is None:
         return entry.shape
     ours, theirs = (f"{height} x {width}" for height, width in (config.grid, grid))
-    if is_bias_table(variable.path):
+    if variable.path.endswith(BIAS_TABLE):
         if grid[0] != grid[1] and checkpoint.layout.square_grids:
             plan.refuse(
                 "other positions",
