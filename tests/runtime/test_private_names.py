@@ -188,7 +188,7 @@ def test_every_listed_name_is_used_and_listed_once():
 
 def own_names() -> set[str]:
     """Private names that this package itself defines or assigns on `self`, or on the module."""
-    names = set()
+    names = {"_asdict", "_replace"}  # methods of every NamedTuple, which Python documents
     for _, node in nodes():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
