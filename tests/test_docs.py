@@ -543,6 +543,7 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
     np.testing.assert_allclose(fused, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_guide_of_captions_runs(tmp_path, monkeypatch):
     """A text tower that is trained writes its towers, and another learns from stored features."""
     pytest.importorskip("tokenizers")

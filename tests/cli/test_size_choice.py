@@ -42,6 +42,7 @@ def chosen(**flags):
     return plan, *choose_size(plan, build_model(plan), settings, start)
 
 
+@pytest.mark.slow
 def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(place, monkeypatch):
     write_stripes(place / "fine")
     plan, larger, model = chosen(data="fine")
@@ -133,6 +134,7 @@ def test_the_head_starts_from_the_features_that_the_choice_computed(computed):
         np.testing.assert_allclose(value, again, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_head_under_low_rank_updates_starts_from_these_features_too(computed, monkeypatch):
     heads = []
 

@@ -17,9 +17,8 @@ def test_one_device_has_all_rows():
     assert gather_rows(x) == (x, 0)
 
 
-@pytest.mark.parametrize(
-    "names", [("labels",), pytest.param(tuple(gathering.CASES), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("labels",), tuple(gathering.CASES)])
 def test_two_replicas_have_the_gradients_of_one_device(names):
     printed = run(MODULE, "check_replicas", *names, TF_ENABLE_ONEDNN_OPTS="0")
     for name in names:

@@ -334,6 +334,7 @@ def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
     assert not (tmp_path / "file").exists()
 
 
+@pytest.mark.slow
 def test_other_maps_are_exported_as_they_are(tmp_path, capsys):
     """A map of the image's size, such as a depth, is no class map."""
     backbone = keras_vit.build_vit(tiny_config(depth=1, classes=None, pooling=None))
