@@ -67,7 +67,9 @@ def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(plac
     assert fit_into_time(again, lambda _: same, 0.0)[0] == larger.recipe
 
 
-@pytest.mark.parametrize("task", ["multi_label", "regression"])
+@pytest.mark.parametrize(
+    "task", ["multi_label", pytest.param("regression", marks=pytest.mark.slow)]
+)
 def test_labels_and_numbers_choose_a_size_as_well(place, task):
     write_stripes(place / "fine")
     files = sorted((place / "fine").rglob("*.png"))

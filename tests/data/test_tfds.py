@@ -87,6 +87,7 @@ def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
     assert labels(eval_batches(held_out, TRANSFORM, 8)) == [18, 19]
 
 
+@pytest.mark.slow
 def test_training_shuffles_files_without_the_held_out_records(data_dir):
     rest, held_out = read_tfds("tiny_pictures", "train", data_dir).split(8)
     again, _ = rest.split(4)

@@ -62,6 +62,7 @@ def test_a_quantised_model_learns_by_updates_and_is_saved(tmp_path):
     np.testing.assert_allclose(again, expected, rtol=0, atol=0.1 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_numbers_of_eight_bits_are_not_taken_for_weights(tmp_path):
     model = quantized("int8")
     for use in (

@@ -107,7 +107,7 @@ def is_tuned(iterator):
     return part._dataset.options().autotune.enabled is not False
 
 
-@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("steps", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_data_of_devices_is_not_tuned_under_a_strategy(steps):
     class Look(keras.callbacks.Callback):
         def __init__(self):

@@ -143,6 +143,7 @@ def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     assert "holds another run: method was 'logistic', is 'knn'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_chooses_among_sizes(tmp_path, capsys):
     """Gray, and a pattern whose mean is the same gray: small images do not tell them apart."""
     pattern = 255 * (np.indices((16, 16)).sum(axis=0) % 2)
