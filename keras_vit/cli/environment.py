@@ -16,12 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from keras_vit.cli.output import complain, hidden_stderr, print_facts, print_table
 from keras_vit.installation import DISTRIBUTION, installed_version
-from keras_vit.runtime.processors import (
-    count_cores,
-    describe_processor,
-    memory_bytes,
-    onednn_is_on,
-)
+from keras_vit.runtime.processors import count_cores, describe_processor, memory_bytes, onednn_is_on
 
 # Extras of those who work on the package; all others are for users.
 DEVELOPMENT = ("benchmarks", "examples", "test", "test-all", "docs", "dev")

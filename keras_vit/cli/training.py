@@ -17,13 +17,7 @@ from keras_vit.cli.models import report_at_end
 from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, fit_recipe, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
-from keras_vit.cli.settings import (
-    SETTINGS,
-    Setting,
-    settings_of,
-    split_settings,
-    write_settings,
-)
+from keras_vit.cli.settings import SETTINGS, Setting, settings_of, split_settings, write_settings
 from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import KeepTime, fit_into_time
 from keras_vit.data.strata import HELD_OUT

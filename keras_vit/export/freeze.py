@@ -79,7 +79,7 @@ def stack_equal(
 
 
 def with_weights(inference: Inference, weights: Sequence[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Makes the function of a model's inputs with other weights: variables or arrays."""
+    """Makes the function of a model's inputs with other weights: tensors or variables."""
 
     def run(pixels: Any) -> dict[str, Any]:
         scope = keras.StatelessScope()  # whose constructor would cast to the variables' dtype

@@ -6,15 +6,7 @@ import dataclasses
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import (
-    BIG_VISION,
-    HUB,
-    HUB_EXACT,
-    TIMM,
-    Origin,
-    Published,
-    with_top1,
-)
+from keras_vit.families.cards import BIG_VISION, HUB, HUB_EXACT, TIMM, Origin, Published, with_top1
 from keras_vit.families.family import Family
 from keras_vit.families.names import EXACT, PATCHES, SCALED, WORDS, Names, architectures
 from keras_vit.families.preprocessing import CENTER, IMAGENET, SHORTER_SIDE, TimmImages

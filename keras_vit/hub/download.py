@@ -21,15 +21,7 @@ from collections.abc import Iterator
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import DISK_FULL, no_link
-from keras_vit.hub.connection import (
-    LEAST_SENT,
-    TRANSIENT,
-    CutError,
-    SpeedWatch,
-    count,
-    pause,
-    send,
-)
+from keras_vit.hub.connection import LEAST_SENT, TRANSIENT, CutError, SpeedWatch, count, pause, send
 from keras_vit.hub.progress import ProgressLine
 from keras_vit.reading import read_json
 

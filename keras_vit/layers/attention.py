@@ -11,12 +11,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_heads, check_positive
 from keras_vit.config import take_options
 from keras_vit.layers.any_size import size_of
-from keras_vit.layers.attention_kernels import (
-    attend,
-    attention_scores,
-    merge_heads,
-    split_heads,
-)
+from keras_vit.layers.attention_kernels import attend, attention_scores, merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import build_dense
 from keras_vit.layers.layer import Layer, Tensor

@@ -17,12 +17,7 @@ from keras_vit.errors import FolderInUseError
 from keras_vit.resume import data_position, variables
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.resume.state_folder import StateFolder
-from keras_vit.resume.stop_signal import (
-    EXIT_STATUS,
-    SharedStop,
-    StopSignal,
-    fits_in_other_thread,
-)
+from keras_vit.resume.stop_signal import EXIT_STATUS, SharedStop, StopSignal, fits_in_other_thread
 from keras_vit.runtime.private_names import EpochIterator, set_initial_epoch
 
 LOCK = ".lock"  # file in the folder of states
