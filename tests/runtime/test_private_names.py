@@ -269,10 +269,11 @@ def test_no_garbage_is_collected_while_python_lists_frames(collects, monkeypatch
     monkeypatch.setattr(
         sys, "_current_frames", lambda: inside.append(gc.isenabled()) or current_frames()
     )
+    before = gc.isenabled()
     (gc.enable if collects else gc.disable)()
     try:
         assert isinstance(frames_of_other_threads(), list)
         assert gc.isenabled() == collects
     finally:
-        gc.enable()
+        (gc.enable if before else gc.disable)()
     assert inside == [False]
