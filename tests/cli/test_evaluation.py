@@ -17,6 +17,7 @@ from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.evaluate.targets import predict_targets
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.vit import build_vit
+from tests.checks import quick
 from tests.fixtures import fill_random, tiny_config
 
 COLOURS = {"blue": (20, 40, 220), "red": (210, 30, 20)}
@@ -79,7 +80,7 @@ def refused(capsys, *words):
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick([*FORMATS], "onnx"))
 def test_an_exported_file_has_the_accuracy_of_its_model(name, place, capsys):
     if name not in place.files:
         pytest.skip(f"no package for {name}")

@@ -47,6 +47,7 @@ def test_records_of_a_folder_with_parts(place, capsys):
     assert any("files of records" in fact["text"] for fact in facts)
 
 
+@pytest.mark.slow
 def test_commands_take_tars_and_parquet(shards, capsys, monkeypatch):
     (shards / "names.txt").write_text("\n".join(["blue", "red", *"abcdefgh"]))
     model = ("--model", "tiny.npz", "--labels", "names.txt", "--image-size", "16")

@@ -83,6 +83,7 @@ def test_labels_and_numbers_choose_a_size_as_well(place, task):
     assert "a probe of 32 images explains 49% of the variance at 24 pixels, 0% at 16" in said
 
 
+@pytest.mark.slow
 def test_a_larger_size_that_is_no_better_is_not_taken(place, monkeypatch):
     monkeypatch.setattr(size_choice, "_smaller_side", lambda _: 20)
     monkeypatch.setattr(size_choice, "_FEWEST", 10)

@@ -165,6 +165,7 @@ def test_mocked_data_sets(name, classes, tmp_path):
             assert sorted(labels(batches)) == sorted(read)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_written_as_records(data_dir, tmp_path):
     images = read_tfds("tiny_pictures:1.2.0", "train", data_dir)
     write_records(images, tmp_path / "records", per_file=8)

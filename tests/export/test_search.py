@@ -25,6 +25,7 @@ from keras_vit.export.runners import load_openvino
 from keras_vit.export.search import Candidate, FoundExport, find_export, time_in_turns
 from keras_vit.export.verify import ExportReport
 from keras_vit.models.vit import build_vit
+from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 
 pytestmark = pytest.mark.xdist_group("saved_model")
@@ -112,7 +113,10 @@ class Embedded(keras.layers.Layer):
         return x + keras.ops.take(keras.ops.zeros(256), keras.ops.cast(x, "int32"), axis=0)
 
 
-@pytest.mark.parametrize(("layer", "reason"), [(Asserting, "Assert"), (Embedded, "indices")])
+ONLY_IN_GRAPHS = [(Asserting, "Assert"), (Embedded, "indices")]
+
+
+@pytest.mark.parametrize(("layer", "reason"), quick(ONLY_IN_GRAPHS, ONLY_IN_GRAPHS[0]))
 def test_xla_is_not_tried_where_it_may_mean_something_else(layer, reason, model, pixels, fake):
     images = keras.Input((32, 32, 3))
     found = find_export(keras_vit.Model(images, model(layer()(images))), pixels, batch_size=4)
@@ -167,7 +171,10 @@ def runner_of(monkeypatch):
     return replace
 
 
-@pytest.mark.parametrize(("outputs", "activation"), [(1, None), (1, "linear"), (3, "linear")])
+REGRESSIONS = [(1, None), (1, "linear"), (3, "linear")]
+
+
+@pytest.mark.parametrize(("outputs", "activation"), quick(REGRESSIONS, (3, "linear")))
 def test_a_regression_is_judged_by_its_values(outputs, activation, runner_of):
     model = build_vit(tiny_config(classes=outputs, depth=1))
     fill_random(model, 0.1)

@@ -42,6 +42,7 @@ def check_shapes(run, wrong=OTHERS, right=((1, 32, 32, 3),)):
         pytest.fail(f"{shape} is answered: {answer}")
 
 
+@pytest.mark.slow
 def test_every_format_has_the_class_names_of_the_model(tmp_path):
     model = keras_vit.build_vit(tiny_config(depth=1, classes=2))
     model.class_names = names = ("cat", "dog")
@@ -95,6 +96,7 @@ def test_a_model_of_any_size_refuses_other_channels_only(tmp_path):
     check_shapes(dict(signatures_of(path))["pixels"], [(32, 32, 3), (1, 32, 32, 1)], right)
 
 
+@pytest.mark.slow
 def test_a_model_of_patches(tmp_path):
     sizes = tiny_config(depth=1, patch_size=4, image_size=16)
     names = ("patch_size", "width", "depth", "num_heads", "mlp_dim", "image_size")

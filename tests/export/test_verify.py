@@ -13,10 +13,11 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS, find_format, newest_version
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.verify import ExportReport, check, compare, verify_export
+from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", quick([*FORMATS], "litert", "onnx"))
 def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, capsys):
     model.save(tmp_path / "tiny.keras")
     labels = tmp_path / "labels.txt"

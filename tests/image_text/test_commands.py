@@ -93,6 +93,7 @@ def test_texts_and_images_are_searched_and_a_page_is_written(searched, tmp_path,
     assert rows[2]["answers"][0]["file"] == str(photos / "b.png")
 
 
+@pytest.mark.slow
 def test_a_model_of_images_alone_searches_by_images(searched, tmp_path, capsys):
     model = keras_vit.build_vit(tiny_config(depth=1))
     fill_random(model)

@@ -196,14 +196,17 @@ def page_faults(printed: str, what: str) -> int:
     return int(re.search(rf"page faults {what}: (\d+)", printed).group(1))
 
 
+@pytest.mark.slow
 def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(printed):
     assert "trained, predicted, saved" in printed
 
 
+@pytest.mark.slow
 def test_one_call_keeps_the_buffers(printed):
     assert page_faults(printed, "of products") < 10_000
 
 
+@pytest.mark.slow
 @glibc
 def test_a_replica_keeps_the_memory_of_its_threads(printed):
     assert page_faults(printed, "of a replica") < 20_000

@@ -101,6 +101,7 @@ def test_several_labels_start_from_a_regression_each():
         start_head(model, images, verbose=False)
 
 
+@pytest.mark.slow
 def test_a_rare_label_is_among_the_images_of_the_probe(monkeypatch):
     monkeypatch.setattr("keras_vit.train.starting_head.STARTING_IMAGES", 12)
     images = coloured(60)
@@ -117,6 +118,7 @@ def test_a_rare_label_is_among_the_images_of_the_probe(monkeypatch):
         np.testing.assert_allclose(outputs, [1 / 3, 2 / 60], atol=0.06)  # not those of the 12
 
 
+@pytest.mark.slow
 def test_images_of_records_are_read_first(monkeypatch):
     images, heads = coloured(24), []
 
@@ -141,6 +143,7 @@ def test_images_of_records_are_read_first(monkeypatch):
         start_head(keras_vit.adapt_model(make_model(), 2), wrong, verbose=False)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_constant_where_they_are_drawn_start_from_zeros(monkeypatch):
     monkeypatch.setattr("keras_vit.train.starting_head.STARTING_IMAGES", 4)
     images, drawn = vectors("regression"), np.random.default_rng(0).permutation(48)[:4]
