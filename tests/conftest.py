@@ -42,7 +42,6 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_finish(session):
     """Refuses versions that ignore groups: each worker would make every fixture."""
-    gc.disable()  # see `pytest_runtest_logfinish`
     gc.freeze()  # what is imported stays
     if getattr(session.config.option, "loadgroup", False):  # in a worker of pytest-xdist
         for item in session.items:
