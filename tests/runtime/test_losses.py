@@ -97,7 +97,7 @@ def test_labels_of_the_other_form_are_refused():
     x, y = np.zeros((6, 4), "float32"), np.arange(6) % 3
     model = classifier()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ValueError, match=r"takes integer labels .*\(None, 3\), one-hot"):
+    with pytest.raises(ValueError, match=r"takes integer labels .*\((None|6), 3\), one-hot"):
         model.fit(x, np.eye(3)[y], verbose=0)
     model.fit(x, y[:, None], verbose=0)  # as keras.datasets returns them
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
