@@ -113,10 +113,10 @@ class Embedded(keras.layers.Layer):
         return x + keras.ops.take(keras.ops.zeros(256), keras.ops.cast(x, "int32"), axis=0)
 
 
-ONLY_IN_GRAPHS = [(Asserting, "Assert"), (Embedded, "indices")]
+UNSAFE_LAYERS = [(Asserting, "Assert"), (Embedded, "indices")]
 
 
-@pytest.mark.parametrize(("layer", "reason"), quick(ONLY_IN_GRAPHS, ONLY_IN_GRAPHS[0]))
+@pytest.mark.parametrize(("layer", "reason"), quick(UNSAFE_LAYERS, UNSAFE_LAYERS[0]))
 def test_xla_is_not_tried_where_it_may_mean_something_else(layer, reason, model, pixels, fake):
     images = keras.Input((32, 32, 3))
     found = find_export(keras_vit.Model(images, model(layer()(images))), pixels, batch_size=4)

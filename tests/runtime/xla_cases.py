@@ -106,7 +106,7 @@ LOSSES = {
 }
 
 
-# A wrong answer, a lost error, a refusal. `check_predict` has one by XLA.
+# A lost error, a wrong answer, a refusal before XLA. A refusal by XLA is in `check_predict`.
 FEW = ("labels", "negative power", "NaN")
 
 
