@@ -347,10 +347,12 @@ class Recipe:
 
 def _check_numbers(fields: Mapping[str, Any]) -> None:
     """Raises ValueError for lengths and rates of 0 or less, and for numbers below 0."""
-    lengths = [name for name in ("steps", "epochs") if fields.get(name) is not None]
-    for name in (*lengths, *(["learning_rate"] if "learning_rate" in fields else [])):
-        if not (fields[name] or 0) > 0:  # nor None or NaN
-            raise ValueError(f"`{name}` must be above 0. Received: {name}={fields[name]}.")
+    for name in ("steps", "epochs", "learning_rate"):
+        value = fields.get(name, 1)
+        if value is None and name != "learning_rate":
+            continue  # the other one decides
+        if value is None or not value > 0:  # nor NaN
+            raise ValueError(f"`{name}` must be above 0. Received: {name}={value}.")
     for name in ("warmup_steps", "warmup_epochs", "early_stopping"):
         if fields.get(name, 0) < 0:
             raise ValueError(f"`{name}` must be 0 or more. Received: {name}={fields[name]}.")
