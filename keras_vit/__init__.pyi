@@ -14,6 +14,7 @@ from . import resume as resume
 from . import runtime as runtime
 from . import segmentation as segmentation
 from . import train as train
+from . import trust as trust
 from . import weights as weights
 from .config import BlockOptions as BlockOptions
 from .config import Preprocessing as Preprocessing

@@ -1,8 +1,10 @@
-"""95 % intervals of accuracies, and of the difference of two on the same images."""
+"""95 % intervals of accuracies, and of differences of two accuracies or means."""
 
 from __future__ import annotations
 
 import math
+
+import numpy as np
 
 _Z = 1.959964  # of 95 % of a normal distribution
 
@@ -32,3 +34,12 @@ def drop_interval(lost: int, gained: int, total: int) -> tuple[float, float]:
     middle = (b - c) / size
     half = _Z * math.sqrt(b + c - (b - c) ** 2 / size) / size
     return max(-1.0, middle - half), min(1.0, middle + half)
+
+
+def mean_change(before: np.ndarray, after: np.ndarray) -> tuple[float, float, float]:
+    """Difference of two means, and its 95 % interval; not a number for fewer than two values."""
+    if min(len(before), len(after)) < 2:
+        return (math.nan,) * 3
+    change = float(after.mean() - before.mean())
+    half = _Z * math.sqrt(after.var(ddof=1) / len(after) + before.var(ddof=1) / len(before))
+    return change, change - half, change + half

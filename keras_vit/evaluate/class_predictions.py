@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 _ALL_CLASSES = 100  # up to which the probabilities of all classes are kept
 _KEPT = 5  # most probable classes that are kept of more
+_BINS = 10  # of confidence
+_SAMPLES = 200  # of the images, for an interval
 
 
 class Bin(NamedTuple):
@@ -58,6 +60,8 @@ class Predictions:
             five of more than 100.
         probabilities: Their probabilities, float32 of shape `(B, n)`.
         label_probabilities: Probability of the true class, float32 of shape `(B,)`.
+        uncalibrated: Confidence and probability of the true class without `model.calibration`,
+            float32 of shape `(B, 2)`; `None` of a model that is not calibrated.
         worst: Positions of the wrong predictions with the lowest probability of the true class,
             lowest first.
         worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
@@ -70,6 +74,7 @@ class Predictions:
     classes: np.ndarray
     probabilities: np.ndarray
     label_probabilities: np.ndarray
+    uncalibrated: np.ndarray | None = None
     worst: tuple[int, ...] = ()
     worst_images: np.ndarray | None = None
 
@@ -112,23 +117,53 @@ class Predictions:
         ranked = sorted(collections.Counter(pairs).items(), key=lambda item: (-item[1], item[0]))
         return [(*pair, count) for pair, count in ranked]
 
-    def calibration(self, num_bins: int = 10) -> list[Bin]:
-        """Accuracy by confidence, in bins of equal width (https://arxiv.org/abs/1706.04599)."""
-        confidence = self.probabilities[:, 0].astype("float64")
-        numbers = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    @property
+    def before(self) -> Predictions | None:
+        """The predictions without `model.calibration`, or `None`."""
+        if self.uncalibrated is None:
+            return None
+        first, of_label = self.uncalibrated.T
+        changes = {"probabilities": first[:, None], "label_probabilities": of_label}
+        return dataclasses.replace(self, **changes, uncalibrated=None)
+
+    def calibration(self) -> list[Bin]:
+        """Accuracy by confidence, in ten bins of equal width (https://arxiv.org/abs/1706.04599)."""
+        confidence, numbers = self._confidences()
         bins = []
-        for number in range(num_bins):
+        for number in range(_BINS):
             in_bin = numbers == number
             columns = (confidence, self.is_right)
             means = [column[in_bin].mean() if in_bin.any() else 0 for column in columns]
-            limits = (number / num_bins, (number + 1) / num_bins)
+            limits = (number / _BINS, (number + 1) / _BINS)
             bins.append(Bin(*limits, int(in_bin.sum()), *map(float, means)))
         return bins
 
-    def calibration_error(self, num_bins: int = 10) -> float:
-        """Expected calibration error (ECE): mean distance of confidence and accuracy."""
-        bins = self.calibration(num_bins)
-        return sum(b.images * abs(b.confidence - b.accuracy) for b in bins) / len(self.labels)
+    def calibration_error(self, sample: Any = slice(None)) -> float:
+        """Expected calibration error (ECE): mean distance of confidence and accuracy.
+
+        Args:
+            sample: Positions of images.
+        """
+        confidence, numbers = self._confidences()
+        excess = (confidence - self.is_right)[sample]
+        return float(np.abs(np.bincount(numbers[sample], excess)).sum() / len(excess))
+
+    def calibration_interval(self) -> tuple[float, float]:
+        """95 % bootstrap interval of the expected calibration error, of 200 samples."""
+        random, count = np.random.default_rng(0), len(self.labels)
+        samples = (random.integers(count, size=count) for _ in range(_SAMPLES))
+        low, high = np.percentile([*map(self.calibration_error, samples)], (2.5, 97.5)).tolist()
+        return low, high
+
+    def log_loss(self) -> float:
+        """Mean negative log-likelihood, in nats."""
+        smallest = np.finfo("float32").tiny
+        return float(-np.log(np.maximum(self.label_probabilities, smallest)).mean())
+
+    def _confidences(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probability of the predicted class, and the number of its bin."""
+        confidence = self.probabilities[:, 0].astype("float64")
+        return confidence, np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes one row for every image: file, true class, predicted class, probabilities.
@@ -202,11 +237,16 @@ def predict_set(
         shares = np.take_along_axis(probabilities, order, axis=1).astype("float32")
         of_label = probabilities[np.arange(len(true)), true]
         badness = np.where(order[:, 0] == true, -np.inf, -of_label)
-        return (true, order, shares, of_label.astype("float32")), badness
+        kept: tuple[np.ndarray, ...] = (true, order, shares, of_label.astype("float32"))
+        if getattr(model, "calibration", None) is not None:
+            plain = class_probabilities(model, raw, calibrated=False)
+            before = np.stack([plain.max(axis=1), plain[np.arange(len(true)), true]], axis=1)
+            kept += (before.astype("float32"),)
+        return kept, badness
 
     rows, facts = predict_batches(model, images, batches, look, class_names, num_worst, verbose)
-    names = ("labels", "classes", "probabilities", "label_probabilities")
-    return Predictions(**dict[str, Any](zip(names, rows, strict=True)), **facts)
+    names = ("labels", "classes", "probabilities", "label_probabilities", "uncalibrated")
+    return Predictions(**dict[str, Any](zip(names, rows, strict=False)), **facts)
 
 
 def predict_batches(

@@ -99,6 +99,28 @@ def cross_validate(
     return dict(zip(chosen, (right / len(labels)).tolist(), strict=True))
 
 
+def held_out_scores(
+    method: str, features: np.ndarray, labels: np.ndarray, classes: int, setting: float
+) -> np.ndarray:
+    """Scores of every image by a probe that was fitted to the other four parts, `(n, K)`.
+
+    Args:
+        method: As for `cross_validate`, which chooses the setting.
+        features: As for `cross_validate`.
+        labels: As for `cross_validate`.
+        classes: As for `cross_validate`.
+        setting: One setting.
+    """
+    probe = find_probe(method)
+    features, labels = check_features(features, labels, classes, probe.takes_tokens)
+    numbers, scores = _fold_numbers(labels, classes, 5, 0), np.zeros((len(labels), classes))
+    for number in np.unique(numbers):
+        out = numbers == number
+        (found,) = probe.scores(features[~out], labels[~out], features[out], classes, [setting])
+        scores[out] = found
+    return scores
+
+
 def fit_head(
     method: str,
     features: np.ndarray,

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.class_predictions import Predictions, predict_batches, short
+from keras_vit.evaluate.thresholds import calibrate_thresholds
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
@@ -63,6 +64,7 @@ class TargetPredictions:
         worst: Positions of the images with the largest cross-entropy, or with the largest error in
             standard deviations of each target, largest first.
         worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
+        thresholds: Probability from which each label is predicted; empty for 0.5.
     """
 
     source: str
@@ -72,6 +74,7 @@ class TargetPredictions:
     outputs: np.ndarray
     worst: tuple[int, ...] = ()
     worst_images: np.ndarray | None = None
+    thresholds: tuple[float, ...] = ()
 
     __repr__ = short_repr
 
@@ -83,14 +86,19 @@ class LabelPredictions(TargetPredictions):
         """Average precision of every label, `(K,)`; NaN for a label that no image has."""
         return _average_precision(self.targets, self.outputs)
 
-    def metrics(self, threshold: float = 0.5) -> dict[str, float]:
-        """Average precision, macro and micro; F1 and exact matches at a threshold."""
-        chosen, true = self.outputs >= threshold, self.targets > 0
+    def metrics(self, threshold: float | None = None) -> dict[str, float]:
+        """Average precision and F1, macro and micro, and exact matches.
+
+        Args:
+            threshold: One for all labels; `None` takes `thresholds`.
+        """
+        chosen, true = self.outputs >= self.limits(threshold), self.targets > 0
         right = float((chosen & true).sum())
         columns = self.targets.reshape(-1, 1), self.outputs.reshape(-1, 1)
         return {
             "macro average precision": float(_mean(self.average_precision())),
             "micro average precision": float(_average_precision(*columns)[0]),
+            "macro F1": float(_mean(np.array([each.f1 for each in self.score(threshold)]))),
             "micro F1": _f1(right, float(chosen.sum()), float(true.sum())),
             "exact matches": float((chosen == true).all(axis=1).mean()),
         }
@@ -108,9 +116,9 @@ class LabelPredictions(TargetPredictions):
         low, high = np.percentile(known, _INTERVAL)
         return float(low), float(high)
 
-    def score(self, threshold: float | Sequence[float] = 0.5) -> list[LabelScore]:
-        """Scores of every label at a threshold, one for all or one for each."""
-        limits = np.broadcast_to(np.asarray(threshold, "float64"), len(self.class_names))
+    def score(self, threshold: float | Sequence[float] | None = None) -> list[LabelScore]:
+        """Scores of every label at a threshold: one for all, one for each, or `thresholds`."""
+        limits = self.limits(threshold)
         scores = []
         for k, average in enumerate(self.average_precision()):
             chosen, true = self.outputs[:, k] >= limits[k], self.targets[:, k] > 0
@@ -122,26 +130,34 @@ class LabelPredictions(TargetPredictions):
             scores.append(LabelScore(self.class_names[k], *row))
         return scores
 
-    def best_thresholds(self) -> list[float]:
-        """The threshold of every label with the largest F1 on these images; 0.5 without images."""
-        best = []
-        for k in range(len(self.class_names)):
-            scores, true = self.outputs[:, k], self.targets[:, k] > 0
-            order = np.argsort(-scores, kind="stable")
-            right = np.cumsum(true[order])
-            f1 = 2 * right / (np.arange(1, len(order) + 1) + max(1, true.sum()))
-            f1 = np.where(_is_last_of_equal(scores[order]), f1, -1)
-            best.append(float(scores[order[int(np.argmax(f1))]]) if true.any() else 0.5)
-        return best
+    def best_thresholds(self, metric: str = "f1", precision: float | None = None) -> list[float]:
+        """The best threshold of every label on these images; 0.5 where none or all have it.
+
+        Args:
+            metric: As for `calibrate_thresholds`.
+            precision: As for `calibrate_thresholds`.
+        """
+        shares = (self.targets > 0).mean(axis=0)
+        known, best = (shares > 0) & (shares < 1), np.full(len(shares), 0.5)
+        if known.any():
+            columns = self.outputs[:, known], self.targets[:, known].astype("int64")
+            best[known] = calibrate_thresholds(*columns, metric, precision)
+        return list(map(float, best))
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes one row for every image: file, true and predicted labels, scores."""
         heads = ["file", "true", "predicted", *(f"score of {name}" for name in self.class_names)]
         rows = (
-            [name, self._listed(true > 0), self._listed(scores >= 0.5), *map(short, scores)]
+            [name, *map(self._listed, (true > 0, scores >= self.limits())), *map(short, scores)]
             for name, true, scores in zip(self.names, self.targets, self.outputs, strict=True)
         )
         write_csv(path, [heads, *rows])
+
+    def limits(self, threshold: float | Sequence[float] | None = None) -> np.ndarray:
+        """Thresholds of all labels: one for all, one for each, or `thresholds`."""
+        if threshold is None:
+            threshold = self.thresholds or 0.5
+        return np.broadcast_to(np.asarray(threshold, "float64"), len(self.class_names))
 
     def _listed(self, chosen: np.ndarray) -> str:
         return "|".join(name for name, is_in in zip(self.class_names, chosen, strict=True) if is_in)
@@ -249,7 +265,9 @@ def predict_targets(
 
     columns, facts = predict_batches(model, images, batches, look, class_names, num_worst, verbose)
     make = LabelPredictions if images.task == "multi_label" else ValuePredictions
-    return make(targets=columns[0], outputs=columns[1], **facts)
+    fitted = getattr(model, "calibration", None)
+    thresholds = () if fitted is None else fitted.thresholds
+    return make(targets=columns[0], outputs=columns[1], thresholds=thresholds, **facts)
 
 
 def _average_precision(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -263,15 +281,11 @@ def _average_precision(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
         right = np.cumsum(targets[order, k] > 0)
         if not right[-1]:
             continue
-        ends = np.flatnonzero(_is_last_of_equal(scores[order, k]))
+        ends = np.flatnonzero(np.diff(scores[order, k], append=-np.inf))  # of equal scores
         precision = right[ends] / (ends + 1)
         steps = np.diff(right[ends], prepend=0) / right[-1]
         values[k] = (precision * steps).sum()
     return values
-
-
-def _is_last_of_equal(ordered: np.ndarray) -> np.ndarray:
-    return np.append(ordered[1:] != ordered[:-1], True)
 
 
 def _mean(values: np.ndarray) -> float:

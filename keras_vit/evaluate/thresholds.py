@@ -9,7 +9,9 @@ from keras_vit.checks import check_choice
 _METRICS = ("f1", "balanced_accuracy")
 
 
-def calibrate_thresholds(scores: np.ndarray, labels: np.ndarray, metric: str = "f1") -> np.ndarray:
+def calibrate_thresholds(
+    scores: np.ndarray, labels: np.ndarray, metric: str = "f1", precision: float | None = None
+) -> np.ndarray:
     """Chooses for each class the score from which it is predicted, on labelled images.
 
     A zero-shot classifier knows the order of images by a class better than the level of their
@@ -24,6 +26,8 @@ def calibrate_thresholds(scores: np.ndarray, labels: np.ndarray, metric: str = "
             image shows a class and 0 elsewhere.
         metric: `"f1"`, or `"balanced_accuracy"` (the mean of the recall of images with and without
             the class), which does not depend on how frequent the class is.
+        precision: Share of the predictions that must be right, in place of a metric: the threshold
+            with the highest recall among those that reach it, or else with the highest precision.
 
     Returns:
         float64 array of shape `(K,)`.
@@ -40,18 +44,26 @@ def calibrate_thresholds(scores: np.ndarray, labels: np.ndarray, metric: str = "
     [0.15000000000000002, 0.05]
     """
     check_choice("metric", metric, _METRICS)
+    if precision is not None and not 0 < precision <= 1:
+        raise ValueError(f"`precision` must be in (0, 1]. Received: {precision!r}.")
     scores = np.asarray(scores, "float64")
     is_shown = _check_labels(scores, np.asarray(labels))
-    return np.array([_threshold(*each, metric) for each in zip(scores.T, is_shown.T, strict=True)])
+    columns = zip(scores.T, is_shown.T, strict=True)
+    return np.array([_threshold(*each, metric, precision) for each in columns])
 
 
-def _threshold(scores: np.ndarray, is_shown: np.ndarray, metric: str) -> float:
+def _threshold(
+    scores: np.ndarray, is_shown: np.ndarray, metric: str, precision: float | None
+) -> float:
     """The best threshold of one class; bools say which images show it."""
     order = np.argsort(-scores)
     values, shown = scores[order], is_shown[order]
     predicted, right = np.arange(1, len(values) + 1), np.cumsum(shown)
     count = right[-1]
-    if metric == "f1":
+    if precision is not None:
+        shares = right / predicted
+        quality = np.where(shares >= precision, 1 + right, shares)
+    elif metric == "f1":
         quality = 2 * right / (predicted + count)
     else:
         quality = (right / count + 1 - (predicted - right) / (len(values) - count)) / 2

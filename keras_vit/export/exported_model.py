@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.calibration import Calibration
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS, find_format, newest_version
 from keras_vit.reading import parse_json, refusing
@@ -51,6 +52,8 @@ class ExportedModel:
             activation, labels = str(card["activation"]), list(map(str, card["labels"]))
             outputs = self._run(np.zeros((1, *shape), "float32"))
             own, golden = card.get("output"), dict(card["golden"])
+            fitted = card.get("calibration")
+            calibration = None if fitted is None else Calibration(**fitted)
         self._output = next(x for x in (own, "logits", "probabilities", *outputs) if x in outputs)
         self.output_shape = (None, *outputs[self._output].shape[1:])
         classes = self.output_shape[-1]
@@ -62,6 +65,7 @@ class ExportedModel:
             )
         scores = golden.get("probabilities")
         is_activated = scores is not None and golden.get(self._output) == scores
+        self.calibration = None if is_activated else calibration  # of the logits
         self.class_names = tuple(labels or map(str, range(classes)))
         self.task = _TASKS.get(activation, "single_label")
         self.config = types.SimpleNamespace(

@@ -15,6 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.abstention import OUTPUTS, Abstention
+from keras_vit.calibration import Calibration
 from keras_vit.checks import check_choice, in_order
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
@@ -74,6 +76,8 @@ class Inference:
         steps: Training steps of `source` at that time.
         names: Names that `source` itself gives its outputs, each with the output that has its
             values; empty if `source` gives no dict, but the logits or features of one output.
+        calibration: Calibration of the probabilities, if the source has one.
+        abstention: What decides of the outputs `accepted` and `prediction_set`, if it has it.
     """
 
     model: keras.Model
@@ -83,6 +87,8 @@ class Inference:
     source: keras.Model
     steps: int
     names: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    calibration: Calibration | None = dataclasses.field(default=None, hash=False)
+    abstention: Abstention | None = dataclasses.field(default=None, hash=False)
 
     def check_unchanged(self) -> None:
         """Checks that the model was not trained since it was prepared, as in another thread.
@@ -130,6 +136,13 @@ class Inference:
         return None if logits is None else logits.shape[-1]
 
     @property
+    def decisions(self) -> tuple[str, ...]:
+        """Names of the outputs that abstention or thresholds give."""
+        if self.abstention is not None:
+            return OUTPUTS
+        return OUTPUTS[-1:] if self.calibration is not None and self.calibration.thresholds else ()
+
+    @property
     def is_half(self) -> bool:
         """Whether some layers compute in bfloat16 or float16."""
         return any(layer.compute_dtype != "float32" for layer in flatten_layers(self.model))
@@ -169,8 +182,22 @@ class Inference:
         outputs = self.model(pixels, training=False)
         outputs = {name: tf.cast(value, tf.float32) for name, value in outputs.items()}
         if self.has_probabilities and "probabilities" not in outputs:
-            outputs["probabilities"] = _ACTIVATIONS[self.activation](outputs["logits"])
+            outputs["probabilities"] = self.probabilities_of(outputs["logits"])
+        elif self.calibration is not None:  # the layers are not changed, nor is the head
+            p = outputs["probabilities"]
+            logits = tf.math.log(p) - (tf.math.log1p(-p) if self.activation == "sigmoid" else 0.0)
+            outputs["probabilities"] = self.probabilities_of(logits)
+        if self.abstention is not None:
+            outputs |= self.abstention.outputs(outputs["probabilities"], outputs["features"])
+        elif self.calibration is not None and self.calibration.thresholds:
+            limits = np.array(self.calibration.thresholds, "float32")
+            outputs["prediction_set"] = outputs["probabilities"] >= limits
         return {**outputs, **{name: outputs[same] for name, same in self.names.items()}}
+
+    def probabilities_of(self, logits: tf.Tensor) -> tf.Tensor:
+        """Calibrated probabilities, if the source is calibrated."""
+        logits = logits if self.calibration is None else self.calibration.apply(logits)
+        return _ACTIVATIONS[self.activation](logits)
 
     def run(
         self, pixels: np.ndarray | Sequence[np.ndarray], batch_size: int = 8
@@ -256,6 +283,14 @@ def prepare(
     """
     check_model(model, any_size, any_aspect)
     source, steps = model, _count_steps(model)
+    calibration = getattr(model, "calibration", None)
+    if calibration is not None:
+        if activation not in (None, calibration.activation):
+            raise ValueError(
+                f"{model.name!r} is calibrated for {calibration.activation!r}. Received: "
+                f"activation={activation!r}. Leave it out, or set model.calibration = None."
+            )
+        activation = calibration.activation
     if isinstance(model, keras.Sequential):  # which has outputs, but none in their structure
         model = Model(single_input(model), model.outputs[0], name=model.name)
     check_choice("activation", activation, (None, *_ACTIVATIONS, _NO_ACTIVATION))
@@ -297,6 +332,8 @@ def prepare(
             key: key if not classifies else "logits" if head == "linear" else "probabilities"
             for key in keys
         },
+        calibration=calibration,
+        abstention=getattr(source, "abstention", None),
     )
 
 
@@ -309,7 +346,7 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
     """Checks names of outputs.
 
     The default is all outputs of a model with names of its own; otherwise the logits, or the
-    features without a head.
+    features without a head; and the probabilities if they are calibrated.
 
     Raises:
         ValueError: If the model lacks one of them.
@@ -317,9 +354,13 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
     known = list(inference.model.output)
     if inference.has_probabilities:
         known += ["probabilities"]
+    known += inference.decisions
     known = list(dict.fromkeys([*known, *inference.names]))
     if outputs is None:
-        return tuple(inference.names) or ("logits" if "logits" in known else "features",)
+        own = tuple(inference.names) or ("logits" if "logits" in known else "features",)
+        decisions = inference.decisions
+        fitted = ("probabilities",) if decisions or inference.calibration is not None else ()
+        return tuple(dict.fromkeys([*own, *fitted, *decisions]))
     if not outputs or not set(outputs) <= set(known):
         raise ValueError(
             f"`outputs` must be some of {', '.join(map(repr, known))}. Received: {outputs!r}."

@@ -21,14 +21,15 @@ _FLOAT32_OPERATORS = (
     "Softmax", "ReduceMean", "ReduceSum", "Pow", "Sqrt", "Reciprocal", "Pad", "MaxPool",
     "Resize",  # whose scales are float32 in any case
 )  # fmt: skip
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
 def to_float16(graph: Graph) -> None:
     """Converts a graph to float16 in place, from its first matrix product on.
 
-    The normalisation of pixels before it stays float32, as do softmax, sums, and the inputs and
-    outputs of the graph.
+    The normalisation of pixels before it stays float32, as do softmax, sums, comparisons, and the
+    inputs and outputs of the graph.
     """
     nodes: list[onnx.NodeProto] = []
     casts: dict[tuple[str, int], str] = {}
@@ -52,7 +53,8 @@ def to_float16(graph: Graph) -> None:
 
     for node in graph.nodes:
         after = node.op_type in _WEIGHTED or not weighted.isdisjoint(node.input)
-        target = _HALF if after and node.op_type not in _FLOAT32_OPERATORS else _FLOAT
+        in_float32 = node.op_type in (*_FLOAT32_OPERATORS, *_COMPARISONS)
+        target = _HALF if after and not in_float32 else _FLOAT
         kind = _output_type(node, types)
         if node.op_type != "Shape":
             node.input[:] = [cast(name, target) for name in node.input]
@@ -81,8 +83,8 @@ def _cast_node(source: str, result: str, target: int) -> onnx.NodeProto:
 
 
 def _output_type(node: onnx.NodeProto, types: dict[str, int | None]) -> int | None:
-    """The element type of a node's results, `None` for integers."""
-    if node.op_type == "Shape":
+    """The element type of a node's results, `None` for integers and booleans."""
+    if node.op_type == "Shape" or node.op_type in _COMPARISONS:
         return None
     if node.op_type == "Cast":
         return next(attribute.i for attribute in node.attribute if attribute.name == "to")

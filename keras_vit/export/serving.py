@@ -91,6 +91,7 @@ def model_card(
         golden["pixels"] = base64.b64encode(image.astype("uint8").tobytes()).decode()
     else:
         golden["png"] = base64.b64encode(encoded).decode()
+    calibration, abstention = inference.calibration, inference.abstention
     own_name = {"output": next(iter(inference.names))} if inference.names else {}
     return {
         "name": inference.model.name,
@@ -100,6 +101,8 @@ def model_card(
         "batch_size": batch_size,
         "preprocessing": dataclasses.asdict(inference.preprocessing),
         "activation": inference.activation,
+        "calibration": None if calibration is None else dataclasses.asdict(calibration),
+        "abstention": None if abstention is None else abstention.thresholds(),
         "labels": list(labels),
         **own_name,
         "versions": library_versions(),

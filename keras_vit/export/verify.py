@@ -131,7 +131,7 @@ def verify_export(
             expected = expected_outputs(inference, images)
         inference.check_unchanged()
         is_activated = "probabilities" in expected and "logits" not in expected
-        run = _with_probabilities(runner, inference.activation) if is_activated else runner
+        run = _with_probabilities(runner, inference) if is_activated else runner
         progress.step("running the file")
         report = compare(
             path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
@@ -371,15 +371,14 @@ def expected_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.n
     )
 
 
-def _with_probabilities(runner: Runner, activation: str) -> Runner:
+def _with_probabilities(runner: Runner, inference: Inference) -> Runner:
     """Adds probabilities to logits: a quantised model with an activation has no logits."""
-    function = keras.activations.get(activation)
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         outputs = runner(pixels)
         if "logits" in outputs and "probabilities" not in outputs:
-            values = keras.ops.convert_to_numpy(function(outputs["logits"]))
-            outputs = {**outputs, "probabilities": values}
+            values = inference.probabilities_of(tf.constant(outputs["logits"]))
+            outputs = {**outputs, "probabilities": values.numpy()}
         return outputs
 
     return run
@@ -552,15 +551,21 @@ def size_of(path: str | os.PathLike[str]) -> int:
 def largest_difference(
     outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], smallest_scale: float
 ) -> float:
-    """Largest difference of an output over its largest value, at least `smallest_scale`."""
-    worst = 0.0
+    """Largest difference of an output over its largest value, at least `smallest_scale`.
+
+    Of decisions, booleans, it is the share of all that differ.
+    """
+    worst, decisions = 0.0, [np.zeros(1, bool)]
     for name in outputs.keys() & expected:
         if outputs[name].shape != expected[name].shape:
             return float("inf")
+        if expected[name].dtype == bool:
+            decisions.append((outputs[name] != expected[name]).ravel())
+            continue
         difference = np.max(np.abs(outputs[name].astype("float64") - expected[name]))
         difference /= max(smallest_scale, np.max(np.abs(expected[name])))
         worst = max(worst, float("inf") if np.isnan(difference) else float(difference))
-    return worst
+    return max(worst, float(np.concatenate(decisions).mean()))
 
 
 def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:

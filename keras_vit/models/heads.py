@@ -91,8 +91,24 @@ def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) ->
     )
 
 
+def class_logits(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
+    """Logits from the outputs of a classifier, float64: those of a softmax are known but for a sum.
+
+    Args:
+        model: A model of this package, or another classifier.
+        outputs: Its outputs, array of shape `(B, K)`.
+    """
+    x, activation = np.asarray(outputs, "float64"), _activation_of(model)
+    if activation == "linear":
+        return x
+    tiny = np.finfo("float32").tiny
+    return np.log(np.maximum(x, tiny)) - (
+        np.log(np.maximum(1 - x, tiny)) if activation == "sigmoid" else 0.0
+    )
+
+
 def class_probabilities(
-    model: keras.Model, outputs: np.ndarray, task: str = "single_label"
+    model: keras.Model, outputs: np.ndarray, task: str = "single_label", calibrated: bool = True
 ) -> np.ndarray:
     """Class probabilities from the outputs of a model: softmax or sigmoid, if these are logits.
 
@@ -101,6 +117,7 @@ def class_probabilities(
         outputs: Its outputs, array of shape `(B, K)`.
         task: `"single_label"` takes the softmax, `"multi_label"` the sigmoid; outputs of a
             `"regression"` are returned as they are.
+        calibrated: Whether to apply `model.calibration`, if there is one.
 
     Returns:
         float64 array of shape `(B, K)`.
@@ -110,14 +127,22 @@ def class_probabilities(
     """
     check_head(model, "A prediction")
     x = np.asarray(outputs, "float64")
-    config = getattr(model, "config", None)  # `None` in a `Model` of other layers
-    if config is not None:
-        activation = config.classifier_activation or "linear"
-    else:
-        activation = final_activation(model)
-    if task == "regression" or activation != "linear":
+    calibration = getattr(model, "calibration", None) if calibrated else None
+    if task == "regression" or (calibration is None and _activation_of(model) != "linear"):
         return x
+    if calibration is not None:
+        x = calibration.apply(class_logits(model, x))
+    return activate(x, task)
+
+
+def activate(logits: np.ndarray, task: str) -> np.ndarray:
+    """Softmax of logits of classes, or sigmoid of those of several labels."""
     if task == "multi_label":
-        return np.exp(-np.logaddexp(0, -x))
-    x = np.exp(x - x.max(axis=-1, keepdims=True))
+        return np.exp(-np.logaddexp(0, -logits))
+    x = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return x / x.sum(axis=-1, keepdims=True)
+
+
+def _activation_of(model: keras.Model) -> str:
+    config = getattr(model, "config", None)  # `None` in a `Model` of other layers
+    return final_activation(model) if config is None else config.classifier_activation or "linear"

@@ -152,6 +152,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         )
     if not leave:
         new.class_names = model.class_names
+        model.warn_of_lost_calibration("Another configuration may change the probabilities")
     frozen = {layer.name for layer in model.layers if not layer.trainable} - set(leave)
     for layer in new.layers:  # whose flags are saved, those of variables are not
         if layer.name in frozen:

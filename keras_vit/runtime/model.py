@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.abstention import Abstention
+from keras_vit.calibration import Calibration
 from keras_vit.checks import NORMALIZED_LIMIT, check_choice, in_order
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, make_config
 from keras_vit.runtime.array_data import ArrayData
@@ -54,6 +56,13 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         class_names: Names of the outputs, in their order, or `None`: those of the checkpoint or of
             the images that the model was trained on. Set others, as many. Exports, reports and
             `save_pretrained` take them, and `.keras` files keep them.
+        calibration: The `Calibration` of the probabilities, or `None`: see
+            `keras_vit.trust.calibrate`. Outputs of the model are as before; `probabilities` of
+            exports, of commands and of reports are calibrated. `.keras` files keep it; `fit` drops
+            it.
+        abstention: The `Abstention` that exports give outputs of, or `None`: see
+            `keras_vit.trust.fit_abstention`. `.keras` files keep it; `fit` and another calibration
+            drop it.
     """
 
     predict_function: Any  # of keras.Model
@@ -73,6 +82,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self._architecture: ViTConfig | ResNetConfig | None = None
         self.load_report: Any = None
         self._class_names: tuple[str, ...] | None = None
+        self.calibration: Calibration | None = None
+        self.abstention: Abstention | None = None
         self._process = os.getpid()
         # Facts of the model of which this is a clone, if they fit.
         names, self._architecture = self.outputs[0].__dict__.pop(_CLONED, (None, None))
@@ -305,6 +316,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
                 "3.15 does so after the first `fit`). Call `compile` again.",
                 stacklevel=2,
             )
+        self.warn_of_lost_calibration("Training changes the probabilities")
+        self.calibration = self.abstention = None
         try:
             return super().fit(*args, **kwargs)
         finally:  # also of one that was interrupted: the next starts at its own beginning
@@ -367,7 +380,17 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         # The one import of a higher level, see docs/architecture.md.
         from keras_vit.weights.save_folder import save_pretrained
 
+        self.warn_of_lost_calibration("Folders for other packages have weights and labels alone")
         return save_pretrained(self, folder, layout, class_names)
+
+    def warn_of_lost_calibration(self, reason: str) -> None:
+        """Warns that what comes of the model has not its calibration and abstention, if any."""
+        if self.calibration is not None or self.abstention is not None:
+            warnings.warn(
+                f"{reason} of {self.name!r}, so its calibration and its abstention are left out. "
+                "Fit them again: `keras-vit calibrate`.",
+                stacklevel=3,
+            )
 
     def compute_loss(
         self,
@@ -435,6 +458,10 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         config = super().get_config()
         if self._class_names is not None:
             config[_NAMES_KEY] = list(self._class_names)
+        if self.calibration is not None:
+            config["calibration"] = dataclasses.asdict(self.calibration)
+        if self.abstention is not None:
+            config["abstention"] = self.abstention.to_dict()
         if self._architecture is not None:
             family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
             config[_CONFIG_KEY] = {"family": family, "fields": self._architecture.to_dict()}
@@ -444,7 +471,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Model:
         config = dict(config)
         architecture = config.pop(_CONFIG_KEY, None)
-        names = config.pop(_NAMES_KEY, None)
+        keys = (_NAMES_KEY, "calibration", "abstention")
+        names, calibration, abstention = (config.pop(key, None) for key in keys)
         if config.get("trainable"):
             config["trainable"] = None  # Keras 3.15 would unfreeze all layers; each has its own
         model = super().from_config(config, custom_objects=custom_objects)
@@ -455,6 +483,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         model.class_names = names
+        model.calibration = None if calibration is None else Calibration(**calibration)
+        model.abstention = None if abstention is None else Abstention.from_dict(abstention)
         return model
 
 

@@ -59,6 +59,7 @@ def adapt_model(
         )
     changes: dict[str, Any] = {"head_bias": 0.0, "classifier_activation": None, **options}
     changes["classes"] = old.classes if classes is None else classes
+    model.warn_of_lost_calibration("Another head changes the probabilities")
     if changes["classes"] is None:
         raise ValueError("The model has no head. Pass `classes` to add one.")
     if isinstance(old, ViTConfig):

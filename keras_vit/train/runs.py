@@ -201,7 +201,7 @@ class Run:
             from keras_vit.data.image_set import check_same_classes
 
         if images is None:
-            kind, images = self._held_out()
+            kind, images = self.held_out()
         path = self.folder / REPORT if path is None else pathlib.Path(path)
         predictions = None
         subtitle = f"{self.config.get('model', 'A model')}, {self._describe_outputs()}. "
@@ -230,7 +230,8 @@ class Run:
         is_best = self.which == "best" or not (self.folder / BEST).exists()
         return card_facts_of(self.folder, self.model, is_best)
 
-    def _held_out(self) -> tuple[str, ImageSet | Literal[False]]:
+    def held_out(self) -> tuple[str, ImageSet | Literal[False]]:
+        """What they are called, and the images that were not trained on; `False` without any."""
         from keras_vit.data.sources import open_training_data
 
         config = self.config

@@ -1,0 +1,13 @@
+from .abstaining import Abstention as Abstention
+from .abstaining import fit_abstention as fit_abstention
+from .calibrating import Calibration as Calibration
+from .calibrating import TooFewImagesError as TooFewImagesError
+from .calibrating import calibrate as calibrate
+from .calibrating import fit_thresholds as fit_thresholds
+from .drift import Drift as Drift
+from .drift import compare_images as compare_images
+from .labels import CheckedLabel as CheckedLabel
+from .labels import check_labels as check_labels
+from .labels import write_labels as write_labels
+from .suggestions import suggest_images as suggest_images
+from .suggestions import write_suggestions as write_suggestions
