@@ -20,7 +20,7 @@ LEVELS = {
     10: ("detection", "image_gpt", "image_text", "segmentation"),
     9: ("cli",),
     8: ("__init__",),
-    7: ("train",),
+    7: ("train", "trust"),
     6: ("pretrained", "report"),
     5: ("create",),
     4: ("evaluate", "analysis", "export", "hub"),
@@ -28,7 +28,7 @@ LEVELS = {
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("families",),
-    -1: ("config", "progress"),
+    -1: ("abstention", "calibration", "config", "progress"),
     -2: ("checks", "fields", "files", "installation", "intervals", "reading"),
     -3: ("errors",),
 }

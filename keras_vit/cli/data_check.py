@@ -28,8 +28,15 @@ def check_data(
     as_json: bool = False,
     data_dir: str | None = None,
     task: str | None = None,
+    labels: str | None = None,
+    output: str = "runs/labels",
 ) -> None:
     """Prints what a folder or table of images holds, and what would go wrong in training."""
+    if labels is not None:
+        from keras_vit.cli.trust import check_labels_of
+
+        check_labels_of(data, labels, output, {"data_dir": data_dir, "task": task}, as_json)
+        return
     from keras_vit.data.folder_check import UNREADABLE, check_folder
     from keras_vit.data.shard_files import find_format
     from keras_vit.data.sources import CSV_ENDING, find_test_part, open_training_data, read_share

@@ -48,7 +48,7 @@ def evaluate_model(
     first: AnyPredictions | None = None
     for name in model:
         loaded = open_predictor(name, image_size)
-        images = _open_images(name, loaded, data, labels, task, **reading)
+        images = open_evaluated(name, loaded, data, labels, task, **reading)
         predicted = predict_labelled(loaded, images, batch_size)
         first = first or predicted
         row: dict[str, Any] = {**predicted.metrics(), "images": images.num_images}
@@ -73,7 +73,7 @@ def evaluate_model(
         write_text(output, render_page("Evaluation", [section], note), errors="backslashreplace")
 
 
-def _open_images(
+def open_evaluated(
     name: str, model: keras.Model, data: str, labels: str | None, task: str | None, **reading: Any
 ) -> ImageSet:
     """The images to evaluate a model on, which have its classes."""

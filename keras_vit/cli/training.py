@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.calibration import ACTIVATIONS
 from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.dry_run import describe_run
 from keras_vit.cli.models import report_at_end
@@ -20,6 +21,7 @@ from keras_vit.cli.progress import Progress, save_when_interrupted, show_progres
 from keras_vit.cli.settings import SETTINGS, Setting, settings_of, split_settings, write_settings
 from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import KeepTime, fit_into_time
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.strata import HELD_OUT
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import listed
@@ -33,7 +35,7 @@ from keras_vit.train.file_predictions import predict_labelled
 from keras_vit.train.fit import TrainingResult, adapt_by_recipe, train_as_built, transfer
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
-from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.keras_files import load_keras_file, save_keras_file
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
@@ -46,6 +48,7 @@ from keras_vit.train.run_folder import (
 )
 from keras_vit.train.runs import load_run
 from keras_vit.train.starting_head import StartingImages, start_head
+from keras_vit.trust.calibrating import calibrate
 
 # Settings that do not change what a run computes.
 _NOT_COMPARED = ("output", "download", "tensorboard", "report", "minutes")
@@ -127,6 +130,8 @@ def train_model(
         if plan.data.held_out is not None:
             best = find_saved_model(folder) if held_out is not None else None
             chosen = load_keras_file(best) if best is not None else fitted.model
+            if best is not None and held_out is not None and run.task in ACTIVATIONS:
+                _calibrate(chosen, held_out, best, recipe.batch_size)
             predictions = predict_labelled(chosen, plan.data.held_out[1], recipe.batch_size)
         if predictions is not None and plan.data.final_test is not None:  # never chosen by
             results |= {f"test {name}": x for name, x in predictions.metrics().items()}
@@ -171,6 +176,16 @@ def end_run(
     seconds = round(time.perf_counter() - start, 1)
     write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+
+
+def _calibrate(model: Model, held_out: ImageSet, path: pathlib.Path, batch_size: int) -> None:
+    """Calibrates the model of a run and saves it again, or says why not."""
+    try:
+        say(f"Calibrated: {calibrate(model, held_out, batch_size).calibration}.")
+    except (ValueError, ImportError) as error:
+        say(f"Not calibrated. {error}")
+    else:
+        save_keras_file(model, path)
 
 
 def warn_of_lost_classes(predictions: Predictions) -> None:

@@ -49,7 +49,7 @@ def read_csv(
     The file has a header line. The first column is the path of an image in `folder`, with or
     without its ending, with slashes or backslashes. One more column of names is one class for each
     image, or several that `|` or `;` separates; several columns of 0 and 1 are one class each;
-    other numbers are regression targets.
+    other numbers are regression targets. Columns whose name begins with `#` are not read.
 
     Args:
         path: The CSV file, UTF-8, with commas, semicolons or tabs. An apostrophe before a name that
@@ -156,6 +156,7 @@ def _read_rows(path: pathlib.Path, problems: list[tuple[int, str]]) -> tuple[lis
             "index=False."
         )
     rows = []
+    kept = [i for i in range(1, len(columns)) if not columns[i].startswith("#")]
     for line, cells in table[1:]:
         if len(cells) != len(columns):
             problems.append((line, f"{len(cells)} cells, and {len(columns)} columns"))
@@ -164,8 +165,8 @@ def _read_rows(path: pathlib.Path, problems: list[tuple[int, str]]) -> tuple[lis
         elif not cells[0]:
             problems.append((line, "no image is named"))
         else:
-            rows.append(_Row(line, cells[0], cells[1:]))
-    return columns, rows
+            rows.append(_Row(line, cells[0], [cells[i] for i in kept]))
+    return [columns[0], *(columns[i] for i in kept)], rows
 
 
 def _find_images(

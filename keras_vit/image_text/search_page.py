@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from keras_vit.errors import listed, needing_tensorflow, printable
 from keras_vit.files import write_text
 from keras_vit.image_text.image_index import Answer, ImageIndex
-from keras_vit.report.page import Section, data_address, render_page
+from keras_vit.report.page import Section, render_card, render_page
 
 _SIDE = 320  # pixels of a thumbnail along the longer side
 _LISTED = 5  # near-duplicates whose names are shown
@@ -75,20 +75,13 @@ def _parts(
         with needing_tensorflow("A page with images"):
             from keras_vit.data.preview import encode_thumbnail, read_one
 
-        shown = _card(encode_thumbnail(read_one(query, 0), _SIDE), "the query")
+        shown = render_card(encode_thumbnail(read_one(query, 0), _SIDE), "the query", "query")
         yield f'<div class="grid">{shown}</div>'
     cards = (
-        _card(index.thumbnail(each.position, _SIDE), _caption(each, folder), str(rank))
+        render_card(index.thumbnail(each.position, _SIDE), _caption(each, folder), str(rank))
         for rank, each in enumerate(found, 1)
     )
     yield f'<div class="grid">{"".join(cards)}</div>'
-
-
-def _card(jpeg: bytes, caption: str, name: str = "query") -> str:
-    return (
-        f'<figure class="mistake"><div class="view"><img alt="{name}" '
-        f'src="{data_address(jpeg, "jpeg")}"></div>{caption}</figure>'
-    )
 
 
 def _caption(answer: Answer, folder: str) -> str:

@@ -73,11 +73,14 @@ def draw_curves(
     return _svg(_WIDTH, _HEIGHT, f"{title} by epoch", parts)
 
 
-def draw_calibration(bins: Sequence[tuple[float, float, int, float, float]]) -> str:
+def draw_calibration(
+    bins: Sequence[tuple[float, float, int, float, float]], title: str = "accuracy"
+) -> str:
     """Draws a reliability diagram, with the number of images below each bar.
 
     Args:
         bins: Lower and upper confidence, number of images, mean confidence, accuracy.
+        title: Heading.
 
     Returns:
         An SVG element.
@@ -97,8 +100,8 @@ def draw_calibration(bins: Sequence[tuple[float, float, int, float, float]]) -> 
     for tick, anchor in ((0, "start"), (0.5, "middle"), (1, "end")):
         parts.append(_text(_LEFT + side * tick, height - 2, f"{tick:.0%}", anchor))
     parts.append(_text(_LEFT + side / 4, height - 2, "confidence", "middle"))
-    parts.append(_text(0, 14, "accuracy", "start", "title"))
-    return _svg(_WIDTH, height, "Accuracy by confidence", parts)
+    parts.append(_text(0, 14, title, "start", "title"))
+    return _svg(_WIDTH, height, f"Accuracy by confidence: {title}", parts)
 
 
 def draw_scatter(title: str, true: np.ndarray, predicted: np.ndarray) -> str:

@@ -100,6 +100,14 @@ def render_figure(caption: str, png: bytes) -> str:
     )
 
 
+def render_card(jpeg: bytes, caption: str, name: str) -> str:
+    """Returns a thumbnail with a caption in HTML; `name` is its description in plain text."""
+    return (
+        f'<figure class="mistake"><div class="view"><img alt="{html.escape(name)}" '
+        f'src="{data_address(jpeg, "jpeg")}"></div>{caption}</figure>'
+    )
+
+
 def data_address(image: bytes, kind: str) -> str:
     """Returns the address of an image that stands in the page itself; `kind` is its format."""
     return f"data:image/{kind};base64,{base64.b64encode(image).decode('ascii')}"

@@ -20,7 +20,9 @@ def label_tiles(predictions: LabelPredictions) -> Iterator[tuple[str, str]]:
     yield "macro average precision, the mean over labels", shares["macro average precision"]
     yield f"95 % bootstrap interval of it, {count}", _interval(*predictions.interval(), ".1%")
     yield "micro average precision, over all decisions", shares["micro average precision"]
-    yield f"exact matches at a threshold of 0.5, of {count}", shares["exact matches"]
+    yield "macro F1, the mean over labels", shares["macro F1"]
+    yield "micro F1, over all decisions", shares["micro F1"]
+    yield f"exact matches, of {count}", shares["exact matches"]
 
 
 def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
@@ -31,23 +33,22 @@ def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
         key=lambda pair: (math.isnan(pair[0].average_precision), pair[0].average_precision),
     )
     rows = []
-    for at_half, at_best in pairs:
-        average = 0.0 if math.isnan(at_half.average_precision) else at_half.average_precision
-        cells = [html.escape(at_half.name), f"{at_half.images:,}"]
-        cells += [_share(at_half.average_precision), render_bar(average)]
-        cells += map(_share, (at_half.precision, at_half.recall, at_half.f1))
-        cells += [f"{at_best.threshold:.3g}"]
-        cells += map(_share, (at_best.precision, at_best.recall, at_best.f1))
+    for at_own, at_best in pairs:
+        average = 0.0 if math.isnan(at_own.average_precision) else at_own.average_precision
+        cells = [html.escape(at_own.name), f"{at_own.images:,}"]
+        cells += [_share(at_own.average_precision), render_bar(average)]
+        for each in (at_own, at_best):
+            cells += [f"{each.threshold:.3g}", *map(_share, (each.precision, each.recall, each.f1))]
         rows.append(cells)
-    head = ("label", "images", "average precision", "", "precision", "recall", "F1 at 0.5",
+    head = ("label", "images", "average precision", "", "threshold", "precision", "recall", "F1",
             "best threshold", "precision", "recall", "F1 there")  # fmt: skip
-    table = render_long_table(head, rows, " nnbnnnnnnn")
+    table = render_long_table(head, rows, " nnbnnnnnnnn")
     yield Section(
         "Scores per label",
         "<p class='soft'>The lowest average precision first: the area below precision against "
-        "recall. Then precision, recall and F1 at a threshold of 0.5, and at the threshold with "
-        "the largest F1. That threshold was chosen on these images, so its scores are a little too "
-        f"good for new ones.</p>{table}",
+        "recall. Then precision, recall and F1 at the threshold of the model, 0.5 where none was "
+        "fitted, and at the threshold with the largest F1. That threshold was chosen on these "
+        f"images, so its scores are a little too good for new ones.</p>{table}",
     )
 
 
@@ -100,13 +101,14 @@ def describe_image(predictions: LabelPredictions | ValuePredictions, index: int)
             name = html.escape(name)
             lines.append(f"{name}: <b>{predicted:.4g}</b>, but is <b>{value:.4g}</b>")
         return "<br>".join(lines)
+    limits = predictions.limits()
     for k in np.argsort(-np.abs(true - found), kind="stable"):
-        if (true[k] > 0) != (found[k] >= 0.5):
+        if (true[k] > 0) != (found[k] >= limits[k]):
             word = "missed" if true[k] > 0 else "wrong"
             name = html.escape(predictions.class_names[k])
             lines.append(f"<b>{name}</b> {found[k]:.1%}, {word}")
     chosen = [name for name, value in zip(predictions.class_names, true, strict=True) if value > 0]
-    is_right = "" if lines else "; every label is right at a threshold of 0.5"
+    is_right = "" if lines else "; every label is right"
     listed = html.escape(", ".join(chosen)) or "none of the labels"
     return "<br>".join([f"is <b>{listed}</b>{is_right}", *lines])
 

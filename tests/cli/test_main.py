@@ -33,6 +33,8 @@ OPENERS = {
     "load_keras_file",
 }
 WITHOUT_SIZE = {
+    "calibrate": "what it fits is for the size of the model",
+    "compare": "the run has the size that it was trained with",
     "report": "the run has the size that it was trained with",
     "push": "what is published is the run, or the model as it is",
     "weights info": "describes a file or a run as it is",
@@ -73,7 +75,7 @@ def test_every_command_that_takes_a_model_takes_a_size_of_images():
         if opens_model(command.function)
     }
     assert {name for name, has_size in found.items() if not has_size} == set(WITHOUT_SIZE)
-    assert sum(found.values()) == 14 and found["zero-shot"] and found["segment predict"]
+    assert sum(found.values()) == 15 and found["zero-shot"] and found["segment predict"]
 
 
 def opens_model(function):

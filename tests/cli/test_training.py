@@ -87,7 +87,7 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     del config["image_lists"]
     (run / "config.json").write_text(json.dumps(config))  # as of an older version
     with pytest.warns(UserWarning, match="the validation images are still the same is not checked"):
-        assert keras_vit.train.load_run("runs/a")._held_out()[1].num_images == 8
+        assert keras_vit.train.load_run("runs/a").held_out()[1].num_images == 8
 
 
 @pytest.mark.slow
