@@ -59,7 +59,7 @@ def suggest_images(
     known = set(paths_of(labelled)) if labelled is not None and images.are_files else set()
     rest = np.array([i for i, file in enumerate(paths_of(images)) if file not in known])
     if count > len(rest):
-        raise ValueError(f"{images.name} has {len(rest)} images to label. Received: count={count}.")
+        raise ValueError(f"There are {len(rest)} images to label. Received: count={count}.")
     place = pathlib.Path(folder)
     x = _vectors(model, images, place / "images")[rest]
     labels = np.asarray([] if labelled is None else labelled.labels)
