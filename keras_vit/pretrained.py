@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from typing import Any, cast
 
@@ -18,7 +19,14 @@ from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant,
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import FileInfo, inspect_checkpoint
 from keras_vit.weights.load import check_supported
+from keras_vit.weights.sidecar import architecture_of
 
+# Networks of transformers that are a Vision Transformer under a head of their own: class, and the
+# function that builds it. They stand on a higher level, and are imported where a file needs them.
+NETWORKS = {
+    "DepthAnythingForDepthEstimation": "depth.networks:load_depth_anything",
+    "DPTForDepthEstimation": "depth.networks:load_dpt",
+}
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {
     "vit": "vit_b16",
@@ -82,7 +90,22 @@ def from_pretrained(
     >>> model = keras_vit.from_pretrained("hf://google/vit-base-patch16-224")  # doctest: +SKIP
     """
     card = _find_card(weights)
-    with open_checkpoint(find_weights(weights, card), prefix) as checkpoint:
+    path = find_weights(weights, card)
+    loader = NETWORKS.get(architecture_of(path))
+    if loader is not None and variant is None and include_top is not False:
+        others = {"input_tensor": input_tensor, "pooling": pooling, "classes": classes,
+                  "classifier_activation": classifier_activation, "prefix": prefix}  # fmt: skip
+        chosen = [key for key, value in others.items() if value is not None]
+        if chosen:
+            raise ValueError(
+                f"{path} is a {architecture_of(path)}, which has a head of its own. Received: "
+                f"{', '.join(chosen)}. Leave them out, or pass include_top=False for the "
+                "Transformer alone."
+            )
+        load = importlib.import_module("keras_vit.networks.network_file").load_network
+        options |= {"input_shape": input_shape, "include_preprocessing": include_preprocessing}
+        return load(loader, path, name=name, **options)
+    with open_checkpoint(path, prefix) as checkpoint:
         return build_pretrained(
             checkpoint,
             card,

@@ -186,7 +186,7 @@ def resize_patch_kernel(
     return np.einsum("yi,xj,ijcd->yxcd", rows, columns, kernel, optimize=True).astype("float32")
 
 
-def resize_matrix(old: int, new: Any, method: str, xp: Any = np) -> Any:
+def resize_matrix(old: Any, new: Any, method: str, xp: Any = np) -> Any:
     """Computes the matrix that interpolates a line of `old` values to `new` values.
 
     Args:
@@ -196,12 +196,14 @@ def resize_matrix(old: int, new: Any, method: str, xp: Any = np) -> Any:
             (linear), `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic,
             widened when shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the
             outermost values repeated beyond the ends, as in PyTorch).
-        xp: `numpy`, or `keras.ops` where `new` is a tensor: a size that only the graph knows.
+        xp: `numpy`, or `keras.ops` where a size is a tensor, which only the graph knows; `old` for
+            the first two methods alone.
 
     Returns:
         float64 array, or float32 tensor, of shape `(new, old)`, rows summing to 1.
     """
     coordinates, size = _real(xp.arange(new), xp), _real(new, xp)
+    old = old if isinstance(old, int) else _real(old, xp)
     if method == "align_corners":
         positions = coordinates * ((old - 1) / xp.maximum(size - 1, 1))
         return _weights(_tent, positions, old, 1.0, xp)
@@ -231,9 +233,10 @@ def _repeated_ends(positions: Any, old: int, xp: Any) -> Any:
     return matrix
 
 
-def _weights(kernel: Callable[..., Any], positions: Any, old: int, scale: Any, xp: Any) -> Any:
+def _weights(kernel: Callable[..., Any], positions: Any, old: Any, scale: Any, xp: Any) -> Any:
     """Weights of every old value at every position; those beyond the ends are left out."""
-    weights = kernel((_real(np.arange(old), xp)[None] - positions[:, None]) / scale, xp)
+    values = (np if isinstance(old, int) else xp).arange(old)
+    weights = kernel((_real(values, xp)[None] - positions[:, None]) / scale, xp)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 

@@ -32,9 +32,9 @@ def is_known(grid: tuple[Any, Any]) -> bool:
     return all(isinstance(size, int) for size in grid)
 
 
-def resampling(old: int, new: Any, method: str, dtype: str) -> Tensor:
-    """The matrix of `resize_matrix` as a tensor, where `new` may be one."""
-    xp = np if isinstance(new, int) else ops
+def resampling(old: Any, new: Any, method: str, dtype: str) -> Tensor:
+    """The matrix of `resize_matrix` as a tensor, where sizes may be tensors."""
+    xp = np if is_known((old, new)) else ops
     return ops.cast(resize_matrix(old, new, method, xp), dtype)
 
 

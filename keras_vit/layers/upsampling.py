@@ -1,4 +1,4 @@
-"""Resizing of feature maps by two constant matrices, which run under XLA and in every export."""
+"""Resizing of feature maps by two matrices, which run under XLA and in every export."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_choice, pair
+from keras_vit.layers.any_size import grid_of, resampling
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Layer, Tensor
-from keras_vit.resize import resize_matrix
 
 _METHODS = ("bilinear", "align_corners")
 
@@ -20,51 +20,61 @@ class ResizeMaps(Layer):
     """Resizes feature maps linearly along each axis.
 
     Args:
-        size: Positions along (height, width) of the result.
+        size: Positions along (height, width) of the result; `None` takes `factor`.
         method: `"bilinear"` between the centres of positions, as `tf.image.resize` and PyTorch's
             `interpolate`, without antialiasing; `"align_corners"` if the corners coincide.
+        factor: Multiple of the size of `like`, if there is no `size`.
 
     Call arguments:
         maps: Float tensor of shape `(B, rows, columns, D)`.
+        like: Tensor `(B, rows, columns, ...)` of the wanted size over `factor`; `None` takes
+            `maps`.
 
     Returns:
         Float tensor of shape `(B, *size, D)`.
 
     Raises:
-        ValueError: If `method` is unknown, or the size of the maps is.
+        ValueError: If `method` is unknown.
     """
 
-    def __init__(self, size: int | tuple[int, int], method: str = "bilinear", **kwargs: Any):
+    def __init__(
+        self,
+        size: int | tuple[int, int] | None = None,
+        method: str = "bilinear",
+        factor: int = 1,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         check_choice("method", method, _METHODS)
-        self.size = pair("size", size)
+        self.size = None if size is None else pair("size", size)
         self.method = method
+        self.factor = factor
 
-    def build(self, maps_shape: Shape) -> None:
-        if len(maps_shape) != 4 or None in maps_shape[1:]:
-            raise ValueError(
-                "ResizeMaps needs maps of shape (batch, rows, columns, channels), all but the "
-                f"batch known. Received: shape {tuple(maps_shape)}."
-            )
-        self._matrices = tuple(
-            resize_matrix(old, new, self.method).astype("float32")
-            for old, new in zip(maps_shape[1:3], self.size, strict=True)
+    def call(self, maps: Tensor, like: Tensor | None = None) -> Tensor:
+        old, channels = grid_of(maps), maps.shape[-1]
+        new = self._new_size(grid_of(maps if like is None else like))
+        along_rows, along_columns = (
+            resampling(*each, self.method, maps.dtype) for each in zip(old, new, strict=True)
         )
-
-    def call(self, maps: Tensor) -> Tensor:
-        rows, columns, channels = maps.shape[1:]
-        along_rows, along_columns = (ops.cast(each, maps.dtype) for each in self._matrices)
-        x = ops.reshape(maps, (-1, rows, columns * channels))
+        x = ops.reshape(maps, (-1, old[0], old[1] * channels))
         x = ops.matmul(along_rows, x)  # (B, height, columns * D)
-        x = ops.reshape(x, (-1, columns, channels))  # (B * height, columns, D)
+        x = ops.reshape(x, (-1, old[1], channels))  # (B * height, columns, D)
         x = ops.matmul(along_columns, x)  # (B * height, width, D)
-        return ops.reshape(x, (-1, *self.size, channels))
+        return ops.reshape(x, (-1, *new, channels))
 
-    def compute_output_shape(self, maps_shape: Shape) -> Shape:
-        return (maps_shape[0], *self.size, maps_shape[-1])
+    def _new_size(self, size: tuple[Any, Any]) -> tuple[Any, Any]:
+        if self.size is not None:
+            return self.size
+        rows, columns = (None if each is None else self.factor * each for each in size)
+        return rows, columns
 
-    def count_costs(self, maps_shape: Shape) -> Cost:
+    def compute_output_spec(self, maps: Tensor, like: Tensor | None = None) -> Tensor:
+        size = self._new_size(tuple((maps if like is None else like).shape[1:3]))
+        return keras.KerasTensor((maps.shape[0], *size, maps.shape[-1]), dtype=self.compute_dtype)
+
+    def count_costs(self, maps_shape: Shape, like_shape: Shape | None = None) -> Cost:
         """Cost for one image: products with constant matrices."""
         _, rows, columns, channels = maps_shape
-        macs = self.size[0] * columns * channels * (rows + self.size[1])
+        height, width = self._new_size(tuple((like_shape or maps_shape)[1:3]))
+        macs = height * columns * channels * (rows + width)
         return Cost(macs, constant_macs=macs)

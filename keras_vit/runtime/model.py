@@ -83,6 +83,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self.load_report: Any = None
         self._class_names: tuple[str, ...] | None = None
         self.calibration: Calibration | None = None
+        self.published: Any = None
         self.abstention: Abstention | None = None
         self._process = os.getpid()
         # Facts of the model of which this is a clone, if they fit.
@@ -462,6 +463,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             config["calibration"] = dataclasses.asdict(self.calibration)
         if self.abstention is not None:
             config["abstention"] = self.abstention.to_dict()
+        if self.published is not None:
+            config["published"] = self.published
         if self._architecture is not None:
             family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
             config[_CONFIG_KEY] = {"family": family, "fields": self._architecture.to_dict()}
@@ -471,8 +474,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Model:
         config = dict(config)
         architecture = config.pop(_CONFIG_KEY, None)
-        keys = (_NAMES_KEY, "calibration", "abstention")
-        names, calibration, abstention = (config.pop(key, None) for key in keys)
+        keys = (_NAMES_KEY, "calibration", "abstention", "published")
+        names, calibration, abstention, published = (config.pop(key, None) for key in keys)
         if config.get("trainable"):
             config["trainable"] = None  # Keras 3.15 would unfreeze all layers; each has its own
         model = super().from_config(config, custom_objects=custom_objects)
@@ -482,7 +485,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
                 layer.trainable = False
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
-        model.class_names = names
+        model.class_names, model.published = names, published
         model.calibration = None if calibration is None else Calibration(**calibration)
         model.abstention = None if abstention is None else Abstention.from_dict(abstention)
         return model

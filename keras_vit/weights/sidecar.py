@@ -207,6 +207,13 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     return sidecar
 
 
+def read_network(config: dict[str, Any], layout: str) -> Sidecar:
+    """Reads the configuration of a Transformer that is a part of a larger network."""
+    sidecar = Sidecar()
+    _read_transformers(config, sidecar, layout)
+    return sidecar
+
+
 def _input_size(processor: dict[str, Any]) -> Setting | None:
     """The size of the images of `preprocessor_config.json`; nothing of a file that is refused."""
     found = processor_size(processor)
@@ -234,6 +241,12 @@ def model_type_of(path: pathlib.Path) -> str | None:
     config = _load(path.with_name(CONFIG), Sidecar())
     names = (config.get(key) for key in ("architecture", "model_type"))
     return next((name[:80] for name in names if isinstance(name, str)), None)
+
+
+def architecture_of(path: pathlib.Path) -> str:
+    """The class of transformers that `config.json` beside a checkpoint names, or nothing."""
+    names = _load(path.with_name(CONFIG), Sidecar()).get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _add_images(

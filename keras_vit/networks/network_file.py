@@ -1,0 +1,254 @@
+"""Networks of transformers that are a Vision Transformer under a head of their own.
+
+A vertical folder (`depth`, `detection`, `pose`, `segmentation`) builds each of them from the layers
+of the Transformer; its head takes names of PyTorch's layers. `from_pretrained` finds the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
+from keras_vit.families import keys
+from keras_vit.pretrained import build_pretrained
+from keras_vit.reading import read_json
+from keras_vit.runtime.model import Model
+from keras_vit.weights.array_file import ArrayFile, Entry
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.formats import open_arrays
+from keras_vit.weights.layout_search import find_file_layout
+from keras_vit.weights.load import LoadReport
+from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_network
+
+_LOGGER = logging.getLogger("keras_vit")
+_COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
+
+# A name in the layout of the Transformer, and how it is made: another name in the file, or a shape
+# and a function that gives the array.
+Names = Mapping[str, "str | tuple[tuple[int, ...], Callable[[], np.ndarray]]"]
+
+# Arrays of a layer of PyTorch: the variable, and the axes of PyTorch's array in its order.
+_LINEAR, _CONV, _DEPTHWISE = (1, 0), (2, 3, 1, 0), (2, 3, 0, 1)
+_ARRAYS: dict[type, dict[str, tuple[str, tuple[int, ...]]]] = {
+    keras.layers.Dense: {"weight": ("kernel", _LINEAR)},
+    keras.layers.DepthwiseConv2D: {"weight": ("kernel", _DEPTHWISE)},
+    keras.layers.Conv2D: {"weight": ("kernel", _CONV)},
+    keras.layers.Conv2DTranspose: {"weight": ("kernel", _CONV)},
+    keras.layers.LayerNormalization: {"weight": ("gamma", (0,)), "bias": ("beta", (0,))},
+    keras.layers.BatchNormalization: {
+        "weight": ("gamma", (0,)), "bias": ("beta", (0,)),
+        "running_mean": ("moving_mean", (0,)), "running_var": ("moving_variance", (0,)),
+    },
+}  # fmt: skip
+
+
+@dataclasses.dataclass(eq=False)
+class NetworkFile:
+    """An open checkpoint of such a network.
+
+    Args:
+        file: The arrays.
+        config: Content of `config.json`.
+        processor: Content of `preprocessor_config.json`, empty without one.
+        used: Names of the arrays that were read.
+        loaded: Paths of the variables that were loaded.
+    """
+
+    file: ArrayFile
+    config: dict[str, Any]
+    processor: dict[str, Any]
+    used: set[str] = dataclasses.field(default_factory=set)
+    loaded: list[str] = dataclasses.field(default_factory=list)
+
+    def check(self, rules: keys.Rules) -> None:
+        """Checks every key of `config.json`: see `keras_vit.families.keys`.
+
+        Raises:
+            CheckpointError: If the network would compute something else; lists all.
+        """
+        sidecar = Sidecar()
+        sidecar.read(self.config, {**keys.COMMON, **rules}, CONFIG)
+        if sidecar.refusals:
+            lines = "".join(f"\n  {each.text}" for each in sidecar.refusals)
+            raise CheckpointError(
+                f"{self.file.path} asks for what no network of this package computes, and nothing "
+                f"was loaded:{lines}"
+            )
+
+    def after(self, prefix: str) -> dict[str, str]:
+        """Names that begin with a prefix, by what follows it."""
+        return {name[len(prefix) :]: name for name in self.file.entries if name.startswith(prefix)}
+
+    def read(self, name: str) -> np.ndarray:
+        """An array as float32, which counts as used."""
+        self.used.add(name)
+        return self.file.read(name)
+
+    def backbone(
+        self,
+        names: Names,
+        config: dict[str, Any],
+        input_shape: tuple[int | None, int | None, int] | None = None,
+        include_preprocessing: bool = True,
+        **options: Any,
+    ) -> Model:
+        """Builds the Transformer and loads it.
+
+        Args:
+            names: The arrays of the Transformer by the names of its layout.
+            config: Its configuration, as a `config.json` of its own.
+            input_shape: As for `from_pretrained`.
+            include_preprocessing: As for `from_pretrained`.
+            **options: Fields of `ViTConfig`.
+        """
+        entries = {}
+        for ours, source in names.items():
+            if isinstance(source, str):
+                self.used.add(source)
+                entries[ours] = self.file.entries[source]
+            else:
+                entries[ours] = Entry(source[0], "float32")
+
+        def read(ours: str) -> np.ndarray:
+            source = names[ours]
+            return self.file.read_raw(source) if isinstance(source, str) else source[1]()
+
+        view = ArrayFile(self.file.path, self.file.kind, entries, read, lambda: None)
+        checkpoint = Checkpoint(view, find_file_layout(view, ""))
+        checkpoint.sidecar = read_network(config, checkpoint.layout.name)
+        checkpoint.sidecar.set("preprocessing", self.preprocessing, "preprocessor_config.json")
+        model = build_pretrained(
+            checkpoint,
+            include_top=False,
+            input_shape=input_shape,
+            include_preprocessing=include_preprocessing,
+            **options,
+        )
+        self.loaded += model.load_report.loaded
+        return model
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Mean and standard deviation of pixels in [0, 255]; ImageNet's where nothing says."""
+        if not self.processor.get("do_normalize", True):
+            return Preprocessing((0.0,), (1 / self.processor.get("rescale_factor", 1 / 255),))
+        scale = 1 / self.processor.get("rescale_factor", 1 / 255)
+        found = (self.processor.get(key) for key in ("image_mean", "image_std"))
+        mean, std = (each and tuple(scale * value for value in each) for each in found)
+        ours = IMAGENET_STATISTICS
+        return Preprocessing(mean or ours.mean, std or ours.std)
+
+    def finish(self, model: Model, heads: Mapping[str, str], unused: tuple[str, ...] = ()) -> Model:
+        """Loads the head, and checks that nothing of the file is left.
+
+        Args:
+            model: The whole network.
+            heads: Names of layers, and what stands before their arrays in the file; of layers that
+                the network has not, nothing is read.
+            unused: Beginnings of names that are left out: heads for training alone.
+
+        Returns:
+            The model, with a `load_report`, `class_names` where the outputs are classes, and
+            `published`, from which its files are written.
+
+        Raises:
+            CheckpointMismatchError: If arrays are missing, of another shape, or not used.
+        """
+        problems, values = [], []
+        layers = {layer.name: layer for layer in model.layers}
+        for name in heads.keys() & layers:
+            for key, variable, axes in head_arrays(layers[name], heads[name]):
+                if key not in self.file.entries:
+                    problems.append(f"{key} is missing")
+                    continue
+                array = self.read(key).transpose(axes) if axes else self.read(key)
+                if (axes and array.shape != tuple(variable.shape)) or array.size != np.prod(
+                    variable.shape, dtype=int
+                ):
+                    problems.append(
+                        f"{key} has the shape {self.file.entries[key].shape}, and {variable.path} "
+                        f"{tuple(variable.shape)}"
+                    )
+                    continue
+                values.append((variable, array.reshape(variable.shape)))
+        rest = [
+            name
+            for name in self.file.entries
+            if name not in self.used and not name.endswith(_COUNTERS)
+        ]
+        left_out = tuple(name for name in rest if name.startswith(unused or "\0"))
+        problems += [f"{name} is of no layer" for name in rest if name not in left_out]
+        if problems:
+            raise CheckpointMismatchError(
+                f"{self.file.path} does not fit {self.architecture}, and nothing of its head was "
+                f"loaded: {listed(problems, 10)}."
+            )
+        for variable, array in values:
+            variable.assign(array)
+            self.loaded.append(variable.path)
+        model.published = {"config": self.config, "processor": self.processor}
+        licence = self.config.get("license")
+        model.load_report = LoadReport(
+            str(self.file.path), self.architecture, tuple(self.loaded), left_out=left_out,
+            licence=licence,
+        )  # fmt: skip
+        return model
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers."""
+        return str(self.config["architectures"][0])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in order; numbers where the file has none."""
+        labels = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+        return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def head_arrays(
+    layer: keras.Layer, prefix: str
+) -> list[tuple[str, keras.Variable, tuple[int, ...]]]:
+    """Names of the arrays of a layer in PyTorch, its variables, and the order of their axes.
+
+    A layer of this package with one weight is an array of its own; its axes are in one order.
+    """
+    kind = next((kind for kind in type(layer).__mro__ if kind in _ARRAYS), None)
+    if kind is None:
+        (variable,) = layer.weights
+        return [(prefix, variable, ())]
+    found = []
+    for part, (name, axes) in {"bias": ("bias", (0,)), **_ARRAYS[kind]}.items():
+        variable = getattr(layer, name, None)
+        if variable is not None:
+            found.append((f"{prefix}.{part}", variable, axes))
+    return found
+
+
+def load_network(loader: str, path: pathlib.Path, name: str | None = None, **options: Any) -> Model:
+    """Loads a network: see `from_pretrained`.
+
+    Args:
+        loader: Module and function that builds it from a `NetworkFile` and the options.
+        path: Its arrays, with `config.json` beside them.
+        name: Name of the model.
+        **options: As for `NetworkFile.backbone`.
+    """
+    module, _, function = loader.partition(":")
+    load = getattr(importlib.import_module(f"keras_vit.{module}"), function)
+    contents = (path.with_name(each) for each in (CONFIG, PREPROCESSOR))
+    config, processor = (read_json(each) if each.exists() else {} for each in contents)
+    with open_arrays(path) as file:
+        model = load(NetworkFile(file, config, processor), **options)
+    if name is not None:
+        model.name = name
+    return model
