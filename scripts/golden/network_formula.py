@@ -1,0 +1,42 @@
+"""Weights and images of the small networks of tests/golden/networks.json, by a formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_COUNT = 400  # values of an output that are kept
+
+
+def network_arrays(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """Arrays of these names and shapes: every branch, bias, scale and position counts."""
+    arrays = {}
+    for position, (name, shape) in enumerate(sorted(shapes.items())):
+        i = np.arange(int(np.prod(shape)), dtype="int64")
+        fill = ((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1
+        if not shape:  # a counter
+            arrays[name] = np.array(0, "int64")
+            continue
+        is_scale = len(shape) == 1 and name.endswith(("weight", "lambda1", "lambda_1", "lambda_2"))
+        if is_scale or name.endswith(("running_var", "attn_mask_probs")):
+            fill = 1 + 0.3 * fill
+        elif len(shape) > 1 and name.endswith("weight"):
+            fill = 1.5 * fill / np.prod(shape[1:]) ** 0.5
+        arrays[name] = (0.5 * fill if len(shape) == 1 and not is_scale else fill).astype("float32")
+        arrays[name] = arrays[name].reshape(shape)
+    return arrays
+
+
+def images_of(size: tuple[int, int], count: int = 2) -> np.ndarray:
+    """Normalised images of shape `(count, height, width, 3)`."""
+    i = np.arange(count * size[0] * size[1] * 3, dtype="int64")
+    pixels = ((3 * i**2 + 1013 * i) % 2011) / 500 - 2
+    return pixels.astype("float32").reshape(count, *size, 3)
+
+
+def chosen_values(output: np.ndarray) -> dict[str, Any]:
+    """Shape, and values at even intervals of an array."""
+    flat = np.asarray(output, "float64").reshape(-1)
+    places = np.linspace(0, len(flat) - 1, min(_COUNT, len(flat))).round().astype(int)
+    return {"shape": list(output.shape), "values": [float(f"{x:.7g}") for x in flat[places]]}
