@@ -195,13 +195,18 @@ def resize_matrix(old: Any, new: Any, method: str, xp: Any = np) -> Any:
         method: `"align_corners"` (linear, the ends coincide); between centres `"bilinear"`
             (linear), `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic,
             widened when shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the
-            outermost values repeated beyond the ends, as in PyTorch).
+            outermost values repeated beyond the ends, as in PyTorch); `"adaptive_mean"`, means of
+            parts that overlap where `new` does not divide `old`.
         xp: `numpy`, or `keras.ops` where a size is a tensor, which only the graph knows; `old` for
             the first two methods alone.
 
     Returns:
         float64 array, or float32 tensor, of shape `(new, old)`, rows summing to 1.
     """
+    if method == "adaptive_mean":
+        parts, values = np.arange(new)[:, None], np.arange(old)
+        inside = (values >= parts * old // new) & (values < -(-(parts + 1) * old // new))
+        return inside / inside.sum(axis=1, keepdims=True)
     coordinates, size = _real(xp.arange(new), xp), _real(new, xp)
     old = old if isinstance(old, int) else _real(old, xp)
     if method == "align_corners":

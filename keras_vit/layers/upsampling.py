@@ -12,7 +12,7 @@ from keras_vit.layers.any_size import grid_of, resampling
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Layer, Tensor
 
-_METHODS = ("bilinear", "align_corners")
+_METHODS = ("bilinear", "align_corners", "adaptive_mean")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -22,7 +22,9 @@ class ResizeMaps(Layer):
     Args:
         size: Positions along (height, width) of the result; `None` takes `factor`.
         method: `"bilinear"` between the centres of positions, as `tf.image.resize` and PyTorch's
-            `interpolate`, without antialiasing; `"align_corners"` if the corners coincide.
+            `interpolate`, without antialiasing; `"align_corners"` if the corners coincide;
+            `"adaptive_mean"`, the means of as many parts, as PyTorch's `adaptive_avg_pool2d`, of
+            maps of known size.
         factor: Multiple of the size of `like`, if there is no `size`.
 
     Call arguments:

@@ -33,9 +33,9 @@ ANYTHING = {
     "backbone_config": DINOV2, "reassemble_hidden_size": 32, "neck_hidden_sizes": [8, 12, 16, 20],
     "fusion_hidden_size": 16, "head_hidden_size": 8,
 }  # fmt: skip
+ENCODER = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 DPT = {
-    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64,
-    "image_size": 64, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3],
+    **ENCODER, "num_hidden_layers": 4, "image_size": 64, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3],
     "neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16,
 }  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.
@@ -52,6 +52,17 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
         {**DPT, "backbone_config": {**DINOV2, "apply_layernorm": False},
          "use_bias_in_fusion_residual": False},
         (42, 56),
+    ),
+    "dpt segmentation": (
+        "DPTForSemanticSegmentation",
+        {**DPT, "id2label": LABELS, "use_batch_norm_in_fusion_residual": True},
+        (64, 64),
+    ),
+    "beit segmentation": (
+        "BeitForSemanticSegmentation",
+        {**ENCODER, "num_hidden_layers": 5, "image_size": 96, "patch_size": 16, "id2label": LABELS,
+         "out_indices": [2, 3, 4, 5], "use_relative_position_bias": True, "auxiliary_channels": 16},
+        (96, 96),
     ),
 }  # fmt: skip
 
