@@ -101,8 +101,7 @@ def from_pretrained(
         if chosen:
             raise ValueError(
                 f"{path} is a {architecture_of(path)}, which has a head of its own. Received: "
-                f"{', '.join(chosen)}. Leave them out, or pass include_top=False for the "
-                "Transformer alone."
+                f"{', '.join(chosen)}. Leave them out."
             )
         load = importlib.import_module("keras_vit.networks.network_file").load_network
         options |= {"input_shape": input_shape, "include_preprocessing": include_preprocessing}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import logging
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 
-from keras_vit.config import IMAGENET_STATISTICS, Preprocessing
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families import keys
 from keras_vit.pretrained import build_pretrained
@@ -61,6 +62,8 @@ class NetworkFile:
         processor: Content of `preprocessor_config.json`, empty without one.
         used: Names of the arrays that were read.
         loaded: Paths of the variables that were loaded.
+        transformer: Configuration and layout of the Transformer, and names of its arrays in the
+            file, for writing.
     """
 
     file: ArrayFile
@@ -68,6 +71,7 @@ class NetworkFile:
     processor: dict[str, Any]
     used: set[str] = dataclasses.field(default_factory=set)
     loaded: list[str] = dataclasses.field(default_factory=list)
+    transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self, rules: keys.Rules) -> None:
         """Checks every key of `config.json`: see `keras_vit.families.keys`.
@@ -134,6 +138,11 @@ class NetworkFile:
             **options,
         )
         self.loaded += model.load_report.loaded
+        self.transformer = {
+            "fields": cast("ViTConfig", model.config).to_dict(),
+            "layout": checkpoint.layout.name,
+            "names": {ours: each for ours, each in names.items() if isinstance(each, str)},
+        }
         return model
 
     @property
@@ -195,7 +204,11 @@ class NetworkFile:
         for variable, array in values:
             variable.assign(array)
             self.loaded.append(variable.path)
-        model.published = {"config": self.config, "processor": self.processor}
+        facts = {
+            "config": self.config, "processor": self.processor, "heads": dict(heads),
+            "transformer": self.transformer,
+        }  # fmt: skip
+        model.published = json.loads(json.dumps(facts))  # as `.keras` files keep it
         licence = self.config.get("license")
         model.load_report = LoadReport(
             str(self.file.path), self.architecture, tuple(self.loaded), left_out=left_out,

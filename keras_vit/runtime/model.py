@@ -378,7 +378,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             ValueError: If the project cannot represent the model or its preprocessing, or the
                 folder holds other weights. Nothing is written then.
         """
-        # The one import of a higher level, see docs/architecture.md.
+        # The imports of higher levels, see docs/architecture.md.
+        if self.published is not None:
+            from keras_vit.networks.saving import save_network
+
+            return save_network(self, folder)
         from keras_vit.weights.save_folder import save_pretrained
 
         self.warn_of_lost_calibration("Folders for other packages have weights and labels alone")

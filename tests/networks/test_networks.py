@@ -5,15 +5,20 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_vit
 from tests.networks.cases import CASES, check_outputs, images_of, network_folder
 
 
-def load(name, folder, **options):
+def load(name, folder):
+    return load_folder(name, network_folder(name, folder))
+
+
+def load_folder(name, folder, **options):
     size = (*CASES[name]["size"], 3)
     return keras_vit.from_pretrained(
-        network_folder(name, folder), input_shape=size, include_preprocessing=False, **options
+        folder, input_shape=size, include_preprocessing=False, **options
     )
 
 
@@ -28,3 +33,37 @@ def test_outputs_are_theirs_and_keras_files_keep_them(name, tmp_path):
     for key in outputs:
         np.testing.assert_array_equal(found[key], outputs[key])
     assert again.published == model.published
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_written_folder_is_read_again(name, tmp_path):
+    model, images = load(name, tmp_path / "a"), images_of(CASES[name]["size"])
+    model.save_pretrained(tmp_path / "b")
+    again = load_folder(name, tmp_path / "b")
+    expected, found = (x.predict(images, verbose=0) for x in (model, again))
+    for key in expected:
+        np.testing.assert_array_equal(found[key], expected[key])
+    written = safetensors.numpy.load_file(tmp_path / "b/model.safetensors")
+    arrays = safetensors.numpy.load_file(tmp_path / "a/model.safetensors")
+    assert written.keys() <= arrays.keys()
+    left = {key for key in arrays if key not in written and "num_batches" not in key}
+    assert left <= {*model.load_report.left_out, "backbone.embeddings.mask_token"}
+
+
+def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):
+    with pytest.raises(ValueError, match=r"is_hybrid = True: a stem of ResNet stages"):
+        load_folder("dpt", network_folder("dpt", tmp_path / "a", is_hybrid=True))
+    with pytest.raises(ValueError, match=r"newest = 3: what this key does"):
+        load_folder("dpt", network_folder("dpt", tmp_path / "b", newest=3))
+    folder = network_folder("depth anything", tmp_path / "c")
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    arrays["head.more"] = arrays["head.conv3.bias"]
+    arrays["head.conv1.weight"] = arrays["head.conv1.weight"][:, :3]
+    del arrays["neck.convs.0.weight"]
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="does not fit DepthAnything") as error:
+        load_folder("depth anything", folder)
+    for text in ("neck.convs.0.weight is missing", "head.more is of no layer", "(8, 3, 3, 3)"):
+        assert text in str(error.value)
+    with pytest.raises(ValueError, match=r"Received: classes\. Leave them out\."):
+        load_folder("depth anything", folder, classes=3)

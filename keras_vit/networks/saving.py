@@ -1,0 +1,82 @@
+"""Writing of a network in the names of transformers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+
+import keras
+import numpy as np
+
+from keras_vit.config import make_config
+from keras_vit.files import write_atomically
+from keras_vit.models.vit import build_vit
+from keras_vit.networks.network_file import head_arrays
+from keras_vit.pretrained import NETWORKS
+from keras_vit.runtime.model import Model
+from keras_vit.weights.layout_search import LAYOUTS
+from keras_vit.weights.save import Sized, check_free, file_arrays, write_safetensors
+from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR
+
+
+def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes a network that `from_pretrained` loaded, as the class of transformers has it.
+
+    Heads that help training alone are not written: transformers starts them anew.
+
+    Args:
+        model: The network, also after training.
+        folder: Where to write `model.safetensors`, `config.json` and `preprocessor_config.json`.
+
+    Raises:
+        ValueError: If the folder has other files of these names.
+    """
+    facts, folder = model.published, pathlib.Path(folder)
+    contents = {CONFIG: facts["config"]}
+    if facts["processor"]:
+        contents[PREPROCESSOR] = facts["processor"]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.safetensors"
+    check_free(path, contents)
+    arrays = _arrays_of_transformer(model)
+    for name, prefix in facts["heads"].items():
+        layer = next((layer for layer in model.layers if layer.name == name), None)
+        for key, variable, axes in [] if layer is None else head_arrays(layer, prefix):
+            value = keras.ops.convert_to_numpy(variable)
+            _add(arrays, key, value.transpose(np.argsort(axes)) if axes else value)
+    with write_atomically(path, replace=True) as unfinished:
+        with open(unfinished, "wb") as stream:
+            write_safetensors(stream, arrays)
+        for name, content in contents.items():
+            unfinished.with_name(name).write_text(json.dumps(content, indent=2) + "\n")
+    return folder
+
+
+def _add(arrays: dict[str, Sized], key: str, value: np.ndarray) -> None:
+    arrays[key] = value.shape, lambda: value
+
+
+def _arrays_of_transformer(model: Model) -> dict[str, Sized]:
+    """The arrays of the Transformer by their names in the file."""
+    facts = model.published["transformer"]
+    part = build_vit(make_config(**facts["fields"]))
+    values = {variable.path: variable for variable in model.variables}
+    for variable in part.variables:
+        if variable.path in values:  # not a norm that the head does not read
+            variable.assign(values[variable.path])
+    layout = next(layout for layout in LAYOUTS if layout.name == facts["layout"])
+    prefix, names, arrays = layout.prefixes[0], facts["names"], {}
+    rest: dict[str, np.ndarray] = {}
+    for key, (shape, make) in file_arrays(part, layout).items():
+        ours = key.removeprefix(prefix)
+        if ours in names:
+            arrays[names[ours]] = shape, make
+        else:
+            rest[ours] = make()
+    module, _, function = NETWORKS[model.published["config"]["architectures"][0]].partition(":")
+    back = getattr(importlib.import_module(f"keras_vit.{module}"), f"{function}_back", None)
+    for key, value in ({} if back is None else back(rest, values)).items():
+        _add(arrays, key, np.ascontiguousarray(value))
+    return arrays
