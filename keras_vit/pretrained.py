@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import pathlib
 from typing import Any, cast
 
 import keras
@@ -22,7 +23,7 @@ from keras_vit.weights.load import check_supported
 from keras_vit.weights.sidecar import architecture_of
 
 # Networks of transformers that are a Vision Transformer under a head of their own: class, and the
-# function that builds it. They stand on a higher level, and are imported where a file needs them.
+# function that builds it, on a higher level.
 NETWORKS = {
     "DepthAnythingForDepthEstimation": "depth.networks:load_depth_anything",
     "DPTForDepthEstimation": "depth.networks:load_dpt",
@@ -93,8 +94,7 @@ def from_pretrained(
     """
     card = _find_card(weights)
     path = find_weights(weights, card)
-    loader = NETWORKS.get(architecture_of(path))
-    if loader is not None and variant is None and include_top is not False:
+    if variant is None and include_top is not False and architecture_of(path) in NETWORKS:
         others = {"input_tensor": input_tensor, "pooling": pooling, "classes": classes,
                   "classifier_activation": classifier_activation, "prefix": prefix}  # fmt: skip
         chosen = [key for key, value in others.items() if value is not None]
@@ -103,9 +103,8 @@ def from_pretrained(
                 f"{path} is a {architecture_of(path)}, which has a head of its own. Received: "
                 f"{', '.join(chosen)}. Leave them out."
             )
-        load = importlib.import_module("keras_vit.networks.network_file").load_network
         options |= {"input_shape": input_shape, "include_preprocessing": include_preprocessing}
-        return load(loader, path, name=name, **options)
+        return _load_network(path, name=name, **options)
     with open_checkpoint(path, prefix) as checkpoint:
         return build_pretrained(
             checkpoint,
@@ -128,8 +127,18 @@ def pretrained_of_size(
 ) -> Model:
     """As `from_pretrained`, for images of (height, width) pixels and the checkpoint's channels."""
     card = _find_card(weights)
-    with open_checkpoint(find_weights(weights, card)) as checkpoint:
+    path = find_weights(weights, card)
+    if architecture_of(path) in NETWORKS:
+        return _load_network(path, input_shape=None if image_size is None else (*image_size, 3))
+    with open_checkpoint(path) as checkpoint:
         return build_pretrained(checkpoint, card, input_shape=shape_for(checkpoint, image_size))
+
+
+def _load_network(path: pathlib.Path, **options: Any) -> Model:
+    """Loads one of `NETWORKS`; their modules are imported where a file needs them."""
+    module = importlib.import_module("keras_vit.networks.network_file")
+    model: Model = module.load_network(NETWORKS[architecture_of(path)], path, **options)
+    return model
 
 
 def shape_for(

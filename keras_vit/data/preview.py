@@ -92,11 +92,12 @@ def encode_thumbnail(pixels: np.ndarray, side: int) -> bytes:
 
 
 def write_png(path: str | os.PathLike[str], pixels: np.ndarray) -> None:
-    """Writes pixels in [0, 255], of shape `(h, w, C)`, as a PNG file in place of another.
+    """Writes pixels of shape `(h, w, C)` as a PNG file in place of another.
 
     Args:
         path: The file.
-        pixels: Integers.
+        pixels: Integers in [0, 255]; of uint16, those of a file of 16 bits.
     """
+    dtype = "uint16" if pixels.dtype == np.uint16 else "uint8"
     with write_atomically(pathlib.Path(path), replace=True) as unfinished:
-        unfinished.write_bytes(tf.io.encode_png(pixels.astype("uint8")).numpy())
+        unfinished.write_bytes(tf.io.encode_png(pixels.astype(dtype)).numpy())

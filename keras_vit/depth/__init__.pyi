@@ -1,2 +1,8 @@
-from .networks import load_depth_anything as load_depth_anything
-from .networks import load_dpt as load_dpt
+from .losses import AbsRel as AbsRel
+from .losses import DeltaAccuracy as DeltaAccuracy
+from .losses import ScaleShiftInvariantLoss as ScaleShiftInvariantLoss
+from .losses import SILogLoss as SILogLoss
+from .prediction import network_size as network_size
+from .prediction import paint_depth as paint_depth
+from .prediction import predict_depth as predict_depth
+from .prediction import with_depth_alone as with_depth_alone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 import pathlib
@@ -17,6 +16,7 @@ from keras_vit.cli.dry_run import describe_memory, describe_time, optimizer_text
 from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.progress import show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.cli.result_files import result_files
 from keras_vit.cli.training import end_run, open_run
 from keras_vit.create import create_model
 from keras_vit.data.decode import decode
@@ -244,27 +244,8 @@ def predict_segments(
 ) -> None:
     """Writes the class map of image files as PNG masks, and drawn over the images."""
     paths = find_readable(files, unreadable)
-    folder = pathlib.Path(output)
-    endings = (".png", "_overlay.png")
-    results = {path: [folder / f"{path.stem}{end}" for end in endings] for path in paths}
-    written = [file for files in results.values() for file in files]
-    counts = collections.Counter(written)
-    clashing = [str(path) for path in paths if any(counts[file] > 1 for file in results[path])]
-    if clashing:
-        raise ValueError(
-            "Images NAME.jpg become NAME.png and NAME_overlay.png, and files of these images would "
-            f"replace one another: {', '.join(map(printable, clashing[:5]))}. Predict them into "
-            "folders of their own with --output."
-        )
-    own = {path.resolve() for path in paths}
-    lost = [str(path) for path in written if path.resolve() in own]
-    if lost:
-        raise ValueError(
-            "Masks would replace images that they are predicted for: "
-            f"{', '.join(map(printable, lost[:5]))}. Choose another --output."
-        )
+    results = result_files(paths, output, (".png", "_overlay.png"))
     loaded, names, settings = _open(model, image_size)
-    folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         pixels = read_image(path, loaded.inputs[0].shape[-1])
         found = predict_masks(loaded, pixels, **windows)

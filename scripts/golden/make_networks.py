@@ -15,7 +15,6 @@ import sys
 import tempfile
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 
@@ -35,7 +34,8 @@ ANYTHING = {
 }  # fmt: skip
 ENCODER = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 DPT = {
-    **ENCODER, "num_hidden_layers": 4, "image_size": 64, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3],
+    **ENCODER, "num_hidden_layers": 4, "image_size": 64, "patch_size": 16,
+    "backbone_out_indices": [0, 1, 2, 3],
     "neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16,
 }  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.

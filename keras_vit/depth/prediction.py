@@ -1,0 +1,144 @@
+"""Depth of images of any size, as transformers prepares and resizes it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.data.array_checks import check_values
+from keras_vit.data.image_files import read_image
+from keras_vit.data.pillow import resample
+from keras_vit.models.graph import single_input
+from keras_vit.resize import resize_matrix
+from keras_vit.runtime.model import Model
+
+_FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
+_SIZES = {"DepthAnythingForDepthEstimation": 518}  # without `preprocessor_config.json`
+
+
+def predict_depth(
+    model: keras.Model, images: Sequence[np.ndarray | str | os.PathLike[str]]
+) -> Iterator[np.ndarray]:
+    """Predicts the depth of every pixel of images, at their own sizes.
+
+    Images are resized as the image processor of the network asks for: of Depth Anything with their
+    proportions, one side 518 pixels and the other a multiple of 14, by Pillow's bicubic filter. A
+    model of one size resizes to that size. Depth is resized back by PyTorch's bicubic
+    interpolation.
+
+    Args:
+        model: A network of `from_pretrained`, with its preprocessing, or one that was fine-tuned.
+        images: uint8 arrays of shape `(h, w, 3)`, or paths of image files.
+
+    Yields:
+        float32 arrays of shape `(h, w)`. Relative depth is an inverse one: the nearest pixels have
+        the largest values, and 0 is far away; its unit differs from image to image. Metric depth is
+        in metres.
+
+    Raises:
+        OSError: If a file is no image. The message names it.
+        ValueError: If an array is no image, or smaller than a patch, or the model has no
+            preprocessing.
+    """
+    facts = getattr(model, "published", None)
+    if "predicted_depth" not in getattr(model, "output_names", ()) or facts is None:
+        raise ValueError(
+            f"{model.name!r} is no network for depth. Load one by `keras_vit.from_pretrained`."
+        )
+    if not facts["transformer"]["fields"]["include_preprocessing"]:
+        raise ValueError(
+            f"{model.name!r} leaves normalisation to its data. Load it with "
+            "include_preprocessing=True."
+        )
+    for index, image in enumerate(images):
+        where = f"Image {index}" if isinstance(image, np.ndarray) else f"{image}"
+        pixels = image if isinstance(image, np.ndarray) else read_image(pathlib.Path(image))
+        if pixels.ndim != 3 or pixels.shape[-1] != 3:
+            raise ValueError(f"{where} must be of shape (h, w, 3). Received: {pixels.shape}.")
+        check_values(pixels)
+        yield _depth_of(model, facts, pixels, where)
+
+
+def _depth_of(model: keras.Model, facts: Mapping[str, Any], pixels: np.ndarray, where: str) -> Any:
+    size = model.inputs[0].shape[1:3]
+    if None in size:
+        size = network_size(facts, pixels.shape[:2])
+    if min(size) < 1:
+        raise ValueError(f"{where} has {pixels.shape[:2]} pixels, less than one patch.")
+    how = _FILTERS[facts["processor"].get("resample", 3)]
+    import tensorflow as tf
+
+    x = resample(tf.constant(pixels), size, (0, 0), size, how).numpy()
+    depth = keras.ops.convert_to_numpy(model.predict_on_batch(x[None])["predicted_depth"])[0]
+    for axis, side in enumerate(pixels.shape[:2]):
+        matrix = resize_matrix(depth.shape[axis], side, "bicubic_plain").astype("float32")
+        depth = np.moveaxis(np.tensordot(matrix, depth, (1, axis)), 0, axis)
+    return depth
+
+
+def network_size(facts: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
+    """Pixels along (height, width) that a network computes an image of a size at.
+
+    Args:
+        facts: `model.published`.
+        size: Height and width of the image.
+    """
+    processor = {"keep_aspect_ratio": False, "ensure_multiple_of": 1, **facts["processor"]}
+    if not facts["processor"]:
+        side = _SIZES.get(facts["config"]["architectures"][0], 384)
+        processor |= {"size": side, "keep_aspect_ratio": side == 518}
+        processor["ensure_multiple_of"] = 14 if side == 518 else 1
+    wanted = processor.get("size", 384)
+    wanted = (wanted["height"], wanted["width"]) if isinstance(wanted, dict) else (wanted, wanted)
+    scales = [each / own for each, own in zip(wanted, size, strict=True)]
+    if processor["keep_aspect_ratio"]:  # the scale that changes the image less
+        scales = [min(reversed(scales), key=lambda scale: abs(1 - scale))] * 2
+    step = processor["ensure_multiple_of"]
+    height, width = (round(s * own / step) * step for s, own in zip(scales, size, strict=True))
+    return height, width
+
+
+def paint_depth(depth: np.ndarray) -> np.ndarray:
+    """A picture of depth, blue where values are small and yellow where they are large.
+
+    Args:
+        depth: Float array of shape `(h, w)`.
+
+    Returns:
+        uint8 array of shape `(h, w, 3)`.
+    """
+    colours = np.array(
+        ((13, 8, 135), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)), "float64"
+    )
+    share = _to_share(depth) * (len(colours) - 1)
+    parts = [np.interp(share, range(len(colours)), channel) for channel in colours.T]
+    return np.stack(parts, axis=-1).round().astype("uint8")
+
+
+def encode_depth(depth: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+    """16-bit values of depth for a PNG, from float depth of shape `(h, w)`.
+
+    Relative depth is stretched from the smallest value, 0, to the largest, 65,535. Metric depth is
+    in millimetres, or in 1/256 metres, as KITTI's, of networks for more than 65 metres.
+    """
+    if facts["config"].get("depth_estimation_type") != "metric":
+        return (_to_share(depth) * 65535).round().astype("uint16")
+    unit = 1000 if facts["config"]["max_depth"] <= 65 else 256
+    return np.clip(depth * unit, 0, 65535).round().astype("uint16")
+
+
+def _to_share(depth: np.ndarray) -> np.ndarray:
+    low, high = float(depth.min()), float(depth.max())
+    return (depth.astype("float64") - low) / ((high - low) or 1.0)
+
+
+def with_depth_alone(model: Model) -> Model:
+    """A model to depth of shape `(B, H, W)` as a tensor, with the same weights, for `fit`."""
+    alone = Model(single_input(model), model.output["predicted_depth"], name=model.name)
+    alone.published = model.published
+    return alone
