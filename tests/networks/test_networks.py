@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
+from keras_vit.export.formats import FORMATS
 from tests.networks.cases import CASES, check_outputs, images_of, network_folder
 
 
@@ -67,3 +68,25 @@ def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):
         assert text in str(error.value)
     with pytest.raises(ValueError, match=r"Received: classes\. Leave them out\."):
         load_folder("depth anything", folder, classes=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_give_the_outputs_of_the_network(name, format, tmp_path):
+    size = CASES[name]["size"]
+    network = keras_vit.from_pretrained(
+        network_folder(name, tmp_path / "network"), input_shape=(*size, 3)
+    )
+    images = np.clip(50 * images_of(size) + 128, 0, 255).round()
+    expected = network.predict(images, verbose=0)
+    for precision in ("float32", "float16"):
+        path = tmp_path / precision / FORMATS[format].file
+        report = FORMATS[format].export(
+            network, path, images=images, precision=precision, verbose=False
+        )
+        found = FORMATS[format].load(report.path)(images)
+        for key, values in expected.items():
+            assert found[key].shape == values.shape
+            limit = 1e-5 if precision == "float32" else 0.02
+            assert np.abs(found[key] - values).max() <= limit * np.abs(values).max()
