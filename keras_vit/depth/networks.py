@@ -25,6 +25,7 @@ _KEYS: keys.Rules = {
         "use_pretrained_backbone backbone_kwargs"
     ),
 }
+_ANY_SIZE = (None, None, 3)  # as theirs
 _DEFAULTS = {
     "reassemble_factors": (4, 2, 1, 0.5), "neck_hidden_sizes": (48, 96, 192, 384),
     "fusion_hidden_size": 64, "head_hidden_size": 32, "depth_estimation_type": "relative",
@@ -35,6 +36,7 @@ _DEFAULTS = {
 def load_depth_anything(file: NetworkFile, **options: Any) -> Model:
     """Depth Anything V1 and V2 (https://arxiv.org/abs/2401.10891, 2406.09414)."""
     file.check(_KEYS)
+    options["input_shape"] = options.get("input_shape") or _ANY_SIZE
     config = {**_DEFAULTS, **{k: v for k, v in file.config.items() if v is not None}}
     maps, levels, _ = maps_of_backbone(file, **options)
     widths, factors = tuple(config["neck_hidden_sizes"]), tuple(config["reassemble_factors"])
@@ -51,6 +53,7 @@ def load_depth_anything(file: NetworkFile, **options: Any) -> Model:
 
 def load_dpt(file: NetworkFile, **options: Any) -> Model:
     """DPT (https://arxiv.org/abs/2103.13413), on a ViT of the paper or on DINOv2."""
+    options["input_shape"] = options.get("input_shape") or _ANY_SIZE
     maps, x, head = read_dpt(file, **options)
     if file.config.get("add_projection"):
         x = conv(head.channels, 3, "depth_projection", activation="relu")(x)

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.image_files import read_image
@@ -17,7 +18,6 @@ from keras_vit.models.graph import single_input
 from keras_vit.resize import resize_matrix
 from keras_vit.runtime.model import Model
 
-_FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _SIZES = {"DepthAnythingForDepthEstimation": 518}  # without `preprocessor_config.json`
 
 
@@ -70,9 +70,7 @@ def _depth_of(model: keras.Model, facts: Mapping[str, Any], pixels: np.ndarray, 
         size = network_size(facts, pixels.shape[:2])
     if min(size) < 1:
         raise ValueError(f"{where} has {pixels.shape[:2]} pixels, less than one patch.")
-    how = _FILTERS[facts["processor"].get("resample", 3)]
-    import tensorflow as tf
-
+    how = facts["transformer"]["fields"]["preprocessing"]["interpolation"]
     x = resample(tf.constant(pixels), size, (0, 0), size, how).numpy()
     depth = keras.ops.convert_to_numpy(model.predict_on_batch(x[None])["predicted_depth"])[0]
     for axis, side in enumerate(pixels.shape[:2]):

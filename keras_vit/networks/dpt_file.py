@@ -40,7 +40,6 @@ def maps_of_backbone(
 ) -> tuple[Model, list[Tensor], list[Tensor]]:
     """The backbone of `backbone_config`: its model, maps, and class tokens if they are read."""
     config = {"model_type": "dinov2", "apply_layernorm": True, **file.config["backbone_config"]}
-    options["input_shape"] = options.get("input_shape") or (None, None, 3)  # as theirs
     backbone = file.backbone(file.after("backbone."), config, **options)
     depth = sum(layer.name.startswith("block_") for layer in backbone.layers)
     stages = config.get("out_indices") or [int(x[5:]) for x in config["out_features"]]
@@ -64,7 +63,6 @@ def read_dpt(file: NetworkFile, **options: Any) -> tuple[Model, Tensor, DptHead]
     else:
         vit = {key: value for key, value in file.config.items() if key in keys.VIT}
         names = file.after("dpt.")
-        options["input_shape"] = options.get("input_shape") or (None, None, 3)
         backbone = file.backbone(names, {**vit, "model_type": "vit"}, **options)
         blocks = list(config["backbone_out_indices"])
         maps, levels, tokens = _read(feature_maps(backbone, blocks, False, reads))

@@ -31,6 +31,7 @@ from keras_vit.weights.load import LoadReport
 from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_network
 
 _LOGGER = logging.getLogger("keras_vit")
+_FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
 
 # A name in the layout of the Transformer, and how it is made: another name in the file, or a shape
@@ -147,14 +148,15 @@ class NetworkFile:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """Mean and standard deviation of pixels in [0, 255]; ImageNet's where nothing says."""
-        if not self.processor.get("do_normalize", True):
-            return Preprocessing((0.0,), (1 / self.processor.get("rescale_factor", 1 / 255),))
+        """Resampling, mean and deviation; ImageNet's where `preprocessor_config.json` says none."""
         scale = 1 / self.processor.get("rescale_factor", 1 / 255)
         found = (self.processor.get(key) for key in ("image_mean", "image_std"))
         mean, std = (each and tuple(scale * value for value in each) for each in found)
+        if not self.processor.get("do_normalize", True):
+            mean, std = (0.0,), (scale,)
+        how = _FILTERS.get(self.processor.get("resample", 3), "bicubic")
         ours = IMAGENET_STATISTICS
-        return Preprocessing(mean or ours.mean, std or ours.std)
+        return Preprocessing(mean or ours.mean, std or ours.std, how, library="transformers")
 
     def finish(self, model: Model, heads: Mapping[str, str], unused: tuple[str, ...] = ()) -> Model:
         """Loads the head, and checks that nothing of the file is left.

@@ -11,5 +11,6 @@ from .masks import MaskSet as MaskSet
 from .masks import read_mask_arrays as read_mask_arrays
 from .masks import read_masks as read_masks
 from .model import build_segmenter as build_segmenter
+from .networks import as_segmenter as as_segmenter
 from .recipes import SegmentationRecipe as SegmentationRecipe
 from .recipes import find_segmentation_recipe as find_segmentation_recipe

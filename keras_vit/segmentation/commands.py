@@ -33,6 +33,7 @@ from keras_vit.segmentation.mask_pipeline import mask_batches
 from keras_vit.segmentation.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.segmentation.missed_classes import WatchClasses
 from keras_vit.segmentation.model import build_segmenter
+from keras_vit.segmentation.networks import as_segmenter
 from keras_vit.segmentation.settings import COMMAND, SETTINGS, SegmentSettings
 from keras_vit.train.fit import TrainingResult
 from keras_vit.train.hyperparameters import Recipe
@@ -305,7 +306,7 @@ def _open(
 ) -> tuple[keras.Model, list[str], dict[str, Any]]:
     """A segmentation model, its class names, and what its run says about masks."""
     loaded = open_model(model, image_size)
-    shape = loaded.output_shape
+    shape = as_segmenter(loaded).output_shape
     if not isinstance(shape, tuple) or len(shape) != 4:
         raise ValueError(
             f"{model!r} is no segmentation model: its output has the shape {shape}, and logits of "
@@ -313,7 +314,7 @@ def _open(
         )
     path = resolve_model(model).path
     config = read_config(path.parent) if path else {}
-    return loaded, class_names_of(model, None, loaded), _of_masks(config)
+    return loaded, class_names_of(model, None, as_segmenter(loaded)), _of_masks(config)
 
 
 def _of_masks(settings: dict[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,12 @@ import tensorflow as tf
 from keras_vit.checks import check_choice, pair, short_repr
 from keras_vit.data.decode import MAX_PIXELS, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
-from keras_vit.data.transforms import decode_for, in_range
+from keras_vit.data.transforms import decode_for, eval_transform, in_range
 from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
 from keras_vit.progress import Progress
 from keras_vit.segmentation.masks import IGNORED, MaskSet
+from keras_vit.segmentation.networks import as_segmenter, is_network
 
 MODES = ("whole", "slide")
 
@@ -99,7 +100,7 @@ def evaluate_masks(
     """
     count = masks.num_classes
     confusion = np.zeros((count, count), "int64")
-    masks.check_classes(model.output_shape[-1])
+    masks.check_classes(as_segmenter(model).output_shape[-1])
     transform = transform_of(model)
     task = f"evaluation on {masks.name}"
     with Progress(task, masks.num_images, "images", verbose) as progress:
@@ -156,7 +157,8 @@ def predict_masks(
         ValueError: If an argument is out of its range, or the model has no head.
     """
     check_choice("mode", mode, MODES)
-    check_head(model, "A prediction of pixels")
+    if not is_network(model):
+        check_head(model, "A prediction of pixels")
     transform = transform_of(model)
     window = transform.image_size
     steps = _steps(stride, window)
@@ -167,15 +169,24 @@ def predict_masks(
         )
     pixels = decode_for(transform, tf.convert_to_tensor(image), max_pixels)
     own = np.array(pixels.shape[:2])
-    total = np.zeros((*own, model.output_shape[-1]), "float32")
+    whole = is_network(model) and mode == "whole"
+    segmenter = as_segmenter(model)
+    total = np.zeros((*own, segmenter.output_shape[-1]), "float32")
     for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
         size = np.array(window)
         if mode == "slide":
             size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
-        x = tf.image.resize(tf.cast(pixels, tf.float32), size)
+        if whole:  # as transformers prepares images, and resizes logits once
+            x = eval_transform(pixels, transform.preprocessing, window)
+        else:
+            x = tf.image.resize(tf.cast(pixels, tf.float32), size)
         x = _pad(x[:, ::-1] if mirrored else x, transform)
-        found = _windows(model, in_range(transform, x).numpy(), steps, batch_size)
-        found = found[: size[0], : size[1]]  # without the padding
+        x = in_range(transform, x).numpy()
+        if whole:
+            found = np.moveaxis(model.predict_on_batch(x[None])["logits"][0], 0, -1)
+        else:
+            found = _windows(segmenter, x, steps, batch_size)
+            found = found[: size[0], : size[1]]  # without the padding
         total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
     total /= len(scales) * (2 if flip else 1)
     return total if logits else np.argmax(total, axis=-1)

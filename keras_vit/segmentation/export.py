@@ -30,6 +30,7 @@ from keras_vit.export.verify import (
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
 from keras_vit.models.graph import final_activation
 from keras_vit.progress import Progress
+from keras_vit.segmentation.networks import as_segmenter
 
 _MAX_CLASSES = 256  # of 8-bit class maps
 _AGREEMENT = 0.999  # of the pixels of a class map: two logits can be equal to rounding
@@ -81,6 +82,7 @@ def export_segmenter(
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
     """
     check_positive("max_pixels", max_pixels)
+    model = as_segmenter(model)
     shape = getattr(model, "output_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or not 1 < shape[-1] <= _MAX_CLASSES:
         raise ValueError(

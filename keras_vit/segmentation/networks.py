@@ -94,6 +94,35 @@ def load_beit_segmenter(file: NetworkFile, **options: Any) -> Model:
     return file.finish(_to_logits(file, maps, x), names, (_AUXILIARY, "beit.pooler."))
 
 
+def is_network(model: keras.Model) -> bool:
+    """Whether a model is a published network, whose logits are not of the size of the images."""
+    facts = getattr(model, "published", None)
+    return facts is not None and list(getattr(model, "output_names", ())) == ["logits"]
+
+
+def as_segmenter(model: Model) -> Model:
+    """A published network as `build_segmenter` builds models, with the same weights.
+
+    Args:
+        model: A network of `from_pretrained` for semantic segmentation.
+
+    Returns:
+        A model to float32 logits of shape `(B, H, W, K)`, in the size of the images, for `fit`,
+        `evaluate_masks`, `export_segmenter` and sliding windows. Other models stay as they are.
+    """
+    if not is_network(model):
+        return model
+    x = keras.layers.Permute((2, 3, 1), dtype=Float32Policy(), name="logits_last")(
+        model.output["logits"]
+    )
+    x = ResizeMaps(dtype=Float32Policy(), name="logits_of_pixels")(x, model.inputs[0])
+    segmenter = Model(single_input(model), x, name=model.name)
+    segmenter.published, segmenter.load_report = model.published, model.load_report
+    labels = model.published["config"]["id2label"]
+    segmenter.class_names = [labels[key] for key in sorted(labels, key=int)]
+    return segmenter
+
+
 def _pyramid(maps: list[Tensor], width: int, names: dict[str, str]) -> list[Tensor]:
     """Maps at 4, 2, 1 and 1/2 times the grid of patches."""
     names |= {"fpn_1": "fpn1.0", "fpn_1_norm": "fpn1.1", "fpn_1_again": "fpn1.3", "fpn_2": "fpn2.0"}
