@@ -17,10 +17,10 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 # Modules and sub-packages by level. `docs/architecture.md` shows the same table.
 LEVELS = {
     11: ("__main__",),
-    10: ("detection", "image_gpt", "image_text", "segmentation"),
+    10: ("depth", "detection", "image_gpt", "image_text", "pose", "segmentation"),
     9: ("cli",),
     8: ("__init__",),
-    7: ("train", "trust"),
+    7: ("networks", "train", "trust"),
     6: ("pretrained", "report"),
     5: ("create",),
     4: ("evaluate", "analysis", "export", "hub"),
@@ -61,7 +61,7 @@ IMPORTS_TENSORFLOW_LATE = {
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
 UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
 # Vertical folders, beyond classification.
-TASKS = {"detection", "image_gpt", "image_text", "segmentation"}
+TASKS = {"depth", "detection", "image_gpt", "image_text", "pose", "segmentation"}
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
     *(

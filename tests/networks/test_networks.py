@@ -12,6 +12,7 @@ from tests.networks.cases import CASES, check_outputs, images_of, network_folder
 
 def load(name, folder, **options):
     size = (*CASES[name]["size"], 3)
+    options = {**CASES[name].get("options", {}), **options}
     return keras_vit.from_pretrained(
         network_folder(name, folder), input_shape=size, include_preprocessing=False, **options
     )

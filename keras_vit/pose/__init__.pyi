@@ -1,0 +1,1 @@
+from .networks import load_vitpose as load_vitpose
