@@ -11,7 +11,6 @@ import numpy as np
 from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
-from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.dpt import NORM, conv
 from keras_vit.models.graph import single_input
@@ -65,10 +64,13 @@ def load_vitpose(file: NetworkFile, dataset_index: int = 0, **options: Any) -> M
             f"`dataset_index` must be less than {count}, the number of experts in "
             f"{file.file.path}. Received: {dataset_index}."
         )
-    vit = {key: value for key, value in described.items() if key in keys.VIT}
-    vit = {"image_size": (256, 192), **vit, "model_type": "vit"}
+    vit = {"image_size": (256, 192), **described, "model_type": "vit"}
+    vit = {key: value for key, value in vit.items() if key in keys.VIT}
     backbone = file.backbone(_plain_names(file, names, dataset_index), vit, **options)
-    maps = feature_maps(_shift_patches(backbone), [_last_block(described)])
+    indices = [f"stage{index}" for index in described.get("out_indices") or ()]
+    stages = described.get("out_features") or indices
+    last = f"block_{int(stages[-1][5:] or 0) - 1}" if stages else -1  # "stem" is no block
+    maps = feature_maps(_shift_patches(backbone), [last])
     (x,) = maps.output.values()  # (B, rows, columns, D)
     simple = config["use_simple_decoder"]
     if simple:
@@ -93,27 +95,21 @@ def _plain_names(file: NetworkFile, names: dict[str, str], expert: int) -> dict[
     """The arrays of a plain ViT by transformers' names: those of the file, and computed ones."""
     found: dict[str, Any] = {}
     for name, theirs in names.items():
-        if ".mlp.experts." in name:
-            continue
         ours = name.replace("mlp.fc1", "intermediate.dense").replace("mlp.fc2", "output.dense")
-        found[ours] = theirs
         shape, rest = file.file.entries[theirs].shape, theirs.replace("fc2", f"experts.{expert}")
         if name == "embeddings.position_embeddings":
             found[ours] = (1, shape[1] - 1, shape[2]), _positions(file, theirs)
         elif rest != theirs and rest in file.file.entries:
             rows = shape[0] + file.file.entries[rest].shape[0]
             found[ours] = (rows, *shape[1:]), _joined(file, theirs, rest)
+        elif ".mlp.experts." not in name:
+            found[ours] = theirs
     return found
 
 
 def _positions(file: NetworkFile, name: str) -> Callable[[], np.ndarray]:
     """A function to the positions of patches, with that of a class token added to all."""
-
-    def read() -> np.ndarray:
-        table = file.read(name)  # (1, 1 + N, D)
-        return table[:, 1:] + table[:, :1]
-
-    return read
+    return lambda: file.read(name)[:, 1:] + file.read(name)[:, :1]  # (1, N, D)
 
 
 def _joined(file: NetworkFile, *names: str) -> Callable[[], np.ndarray]:
@@ -121,32 +117,15 @@ def _joined(file: NetworkFile, *names: str) -> Callable[[], np.ndarray]:
     return lambda: np.concatenate([file.read(name) for name in names])
 
 
-def _last_block(config: dict[str, Any]) -> int:
-    """Index of the block that the decoder reads."""
-    names = config.get("out_features") or ["stage-1"]
-    stage = int((config.get("out_indices") or [name[5:] or 0 for name in names])[-1])
-    if not stage:
-        raise ValueError(
-            "The decoder must read a block. Received: backbone_config with out_features="
-            f"{names}, the embedding of patches. Name a stage from 1."
-        )
-    return stage - (stage > 0)
-
-
 def _shift_patches(backbone: Model) -> Model:
     """The backbone with patches that begin two pixels before the image, above and at the left."""
+    encoder, last = backbone.get_layer("patch_encoder"), {"data_format": "channels_last"}
+    pad = keras.layers.ZeroPadding2D(((_SHIFT, 0), (_SHIFT, 0)), **last, name="patch_padding")
+    crop = keras.layers.Cropping2D(((0, _SHIFT), (0, _SHIFT)), **last, name="patch_cropping")
 
     def function_of(call: Any) -> Callable[..., Any]:
-        layer = call.operation
-        return _encode if isinstance(layer, PatchEncoder) else layer
-
-    def _encode(x: Tensor) -> Tensor:
-        options = {"data_format": "channels_last"}
-        pixels = ((_SHIFT, 0), (_SHIFT, 0))
-        x = keras.layers.ZeroPadding2D(pixels, **options, name="patch_padding")(x)
-        pixels = ((0, _SHIFT), (0, _SHIFT))
-        x = keras.layers.Cropping2D(pixels, **options, name="patch_cropping")(x)
-        return backbone.get_layer("patch_encoder")(x)
+        is_encoder = call.operation is encoder
+        return (lambda x: encoder(crop(pad(x)))) if is_encoder else call.operation
 
     tensors = run_graph(backbone, backbone.inputs, backbone.outputs, function_of)
     return Model(single_input(backbone), tensors[id(backbone.outputs[0])], name=backbone.name)
