@@ -1,5 +1,6 @@
 from . import analysis as analysis
 from . import data as data
+from . import depth as depth
 from . import detection as detection
 from . import distribution as distribution
 from . import evaluate as evaluate
@@ -9,6 +10,7 @@ from . import image_gpt as image_gpt
 from . import image_text as image_text
 from . import layers as layers
 from . import models as models
+from . import pose as pose
 from . import report as report
 from . import resume as resume
 from . import runtime as runtime

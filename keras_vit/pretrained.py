@@ -29,6 +29,7 @@ NETWORKS = {
     "DPTForDepthEstimation": "depth.networks:load_dpt",
     "DPTForSemanticSegmentation": "segmentation.networks:load_dpt_segmenter",
     "BeitForSemanticSegmentation": "segmentation.networks:load_beit_segmenter",
+    "VitPoseForPoseEstimation": "pose.networks:load_vitpose",
 }
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {

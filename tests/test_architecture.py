@@ -17,10 +17,10 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 # Modules and sub-packages by level. `docs/architecture.md` shows the same table.
 LEVELS = {
     11: ("__main__",),
-    10: ("detection", "image_gpt", "image_text", "segmentation"),
+    10: ("depth", "detection", "image_gpt", "image_text", "pose", "segmentation"),
     9: ("cli",),
     8: ("__init__",),
-    7: ("train", "trust"),
+    7: ("networks", "train", "trust"),
     6: ("pretrained", "report"),
     5: ("create",),
     4: ("evaluate", "analysis", "export", "hub"),
@@ -36,7 +36,7 @@ LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
 # the functions that need it, because the other backends of Keras do without.
 USES_TENSORFLOW = {
-    *("data", "detection", "distribution", "evaluate", "export", "image_text", "resume"),
+    *("data", "depth", "detection", "distribution", "evaluate", "export", "image_text", "resume"),
     *("segmentation", "train"),
 }
 IMPORTS_TENSORFLOW_LATE = {
@@ -59,9 +59,12 @@ IMPORTS_TENSORFLOW_LATE = {
     "image_gpt/weights.py",  # of checkpoints in TensorFlow's own format
 }
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
-UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
+UPWARD = {
+    ("runtime/model.py", "keras_vit.weights.save_folder"),
+    ("runtime/model.py", "keras_vit.networks.saving"),
+}
 # Vertical folders, beyond classification.
-TASKS = {"detection", "image_gpt", "image_text", "segmentation"}
+TASKS = {"depth", "detection", "image_gpt", "image_text", "pose", "segmentation"}
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
     *(

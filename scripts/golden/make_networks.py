@@ -38,6 +38,12 @@ DPT = {
     "backbone_out_indices": [0, 1, 2, 3],
     "neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16,
 }  # fmt: skip
+VITPOSE = {
+    "model_type": "vitpose_backbone", "hidden_size": 32, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "mlp_ratio": 2, "image_size": [64, 48], "patch_size": [16, 16],
+    "out_features": ["stage3"],
+}  # fmt: skip
+POSE = {"backbone_config": VITPOSE, "id2label": {str(n): f"joint {n}" for n in range(6)}}
 # Name: class, options of its configuration, height and width of the images.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
@@ -64,11 +70,29 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
          "out_indices": [2, 3, 4, 5], "use_relative_position_bias": True, "auxiliary_channels": 16},
         (96, 96),
     ),
+    "vitpose": ("VitPoseForPoseEstimation", POSE, (64, 48)),
+    "classic vitpose": (
+        "VitPoseForPoseEstimation", {**POSE, "use_simple_decoder": False}, (64, 48),
+    ),
+    "vitpose of an earlier block": (
+        "VitPoseForPoseEstimation",
+        {**POSE, "backbone_config": {**VITPOSE, "out_features": ["stage2"]}, "scale_factor": 2},
+        (64, 48),
+    ),
+    "vitpose of experts": (
+        "VitPoseForPoseEstimation",
+        {**POSE, "backbone_config": {**VITPOSE, "num_experts": 3, "part_features": 8}},
+        (64, 48),
+    ),
 }  # fmt: skip
+# What their model is called with besides images, and ours loaded with.
+CALLS: dict[str, dict[str, int]] = {"vitpose of experts": {"dataset_index": 2}}
 
 
-def make(kind: str, options: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+def make(name: str) -> dict[str, Any]:
     """The row of a case."""
+    kind, options, size = CASES[name]
+    call = CALLS.get(name, {})
     config = getattr(transformers, kind).config_class(**options)
     model = getattr(transformers, kind)(config).eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,13 +104,15 @@ def make(kind: str, options: dict[str, Any], size: tuple[int, int]) -> dict[str,
         written = json.loads((pathlib.Path(folder) / "config.json").read_text())
     images = torch.tensor(images_of(size).transpose(0, 3, 1, 2))
     with torch.inference_mode():
-        found = model.eval()(images)
+        more = {key: torch.full((len(images),), value) for key, value in call.items()}
+        found = model.eval()(images, **more)
     outputs = {
         name: chosen_values(found[name].numpy())
         for name in found
         if name not in ("loss", "hidden_states", "attentions", "last_hidden_state")
     }
-    return {"config": written, "size": size, "shapes": shapes, "outputs": outputs}
+    options = {"options": call} if call else {}
+    return {"config": written, "size": size, "shapes": shapes, "outputs": outputs, **options}
 
 
 def main() -> None:
@@ -94,10 +120,11 @@ def main() -> None:
     names = sys.argv[1:] or list(CASES)
     rows = json.loads(OUT.read_text()) if OUT.exists() else {}
     for name in names:
-        rows[name] = make(*CASES[name])
+        rows[name] = make(name)
         shapes = {key: value["shape"] for key, value in rows[name]["outputs"].items()}
         print(name, shapes)
-    OUT.write_text(json.dumps(rows) + "\n")
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items())
+    OUT.write_text("{\n" + lines + "\n}\n")
 
 
 if __name__ == "__main__":

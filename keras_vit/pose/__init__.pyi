@@ -1,0 +1,12 @@
+from .drawing import COCO_EDGES as COCO_EDGES
+from .drawing import Skeleton as Skeleton
+from .drawing import draw_poses as draw_poses
+from .drawing import find_skeleton as find_skeleton
+from .estimation import COCO_FLIP_PAIRS as COCO_FLIP_PAIRS
+from .estimation import Poses as Poses
+from .estimation import crop_boxes as crop_boxes
+from .estimation import decode_heatmaps as decode_heatmaps
+from .estimation import estimate_poses as estimate_poses
+from .estimation import keypoints_in_heatmaps as keypoints_in_heatmaps
+from .networks import load_vitpose as load_vitpose
+from .targets import heatmap_targets as heatmap_targets
