@@ -26,6 +26,7 @@ from keras_vit.weights.sidecar import architecture_of
 NETWORKS = {
     "DepthAnythingForDepthEstimation": "depth.networks:load_depth_anything",
     "DPTForDepthEstimation": "depth.networks:load_dpt",
+    "YolosForObjectDetection": "detection.networks:load_yolos",
 }
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {

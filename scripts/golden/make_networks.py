@@ -38,6 +38,10 @@ DPT = {
     "image_size": 64, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3],
     "neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16,
 }  # fmt: skip
+YOLOS = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": [64, 96], "patch_size": 16, "num_detection_tokens": 7, "id2label": LABELS,
+}  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
@@ -52,6 +56,11 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
         {**DPT, "backbone_config": {**DINOV2, "apply_layernorm": False},
          "use_bias_in_fusion_residual": False},
         (42, 56),
+    ),
+    "yolos": ("YolosForObjectDetection", YOLOS, (64, 96)),
+    "yolos of another size": ("YolosForObjectDetection", YOLOS, (80, 128)),
+    "yolos without mid positions": (
+        "YolosForObjectDetection", {**YOLOS, "use_mid_position_embeddings": False}, (80, 64)
     ),
 }  # fmt: skip
 
