@@ -56,13 +56,11 @@ def _pictures(
 ) -> dict[pathlib.Path, pathlib.Path]:
     """The file that each image with drawn boxes is written to."""
     found = {path: folder / f"{path.stem}_boxes.png" for path in paths}
-    own = {path.resolve() for path in paths}
-    written = list(found.values())
-    lost = [path for path in written if written.count(path) > 1 or path.resolve() in own]
-    if lost:
+    own, written = ({path.resolve() for path in part} for part in (paths, found.values()))
+    if len(written - own) < len(paths):
         raise ValueError(
-            "Images NAME.jpg become NAME_boxes.png, which would replace another image or picture: "
-            f"{', '.join(sorted({printable(path) for path in lost})[:5])}. Choose another --output."
+            f"Images NAME.jpg become NAME_boxes.png in {printable(folder)}, and some would replace "
+            "one another, or an image. Choose another --output, or fewer files."
         )
     return found
 

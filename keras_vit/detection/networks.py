@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ _MID_POSITIONS = "vit.encoder.mid_position_embeddings"
 # Names of YOLOS, and those of DINOv2 with registers: detection tokens are registers with positions.
 _NAMES = {
     "layernorm_before": "norm1", "layernorm_after": "norm2", "intermediate.dense": "mlp.fc1",
+    r"(\d)\.output\.dense": r"\1.mlp.fc2",
 }  # fmt: skip
 
 
@@ -78,8 +80,8 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
 
 def _plain_name(name: str) -> str:
     for theirs, plain in _NAMES.items():
-        name = name.replace(theirs, plain)
-    return name if "attention" in name else name.replace("output.dense", "mlp.fc2")
+        name = re.sub(theirs, plain, name)
+    return name
 
 
 def _with_mid_positions(
@@ -112,10 +114,7 @@ def _with_mid_positions(
 
 def _mlp(x: Tensor, name: str, outputs: int, activation: str | None) -> Tensor:
     """The multi-layer perceptron of classes or boxes."""
-    for step in range(2):
-        x = keras.layers.Dense(
-            x.shape[-1], activation="relu", dtype=Float32Policy(), name=f"{name}_{step}"
-        )(x)
-    return keras.layers.Dense(
-        outputs, activation=activation, dtype=Float32Policy(), name=f"{name}_2"
-    )(x)
+    layers = [(x.shape[-1], "relu"), (x.shape[-1], "relu"), (outputs, activation)]
+    for step, (units, function) in enumerate(layers):
+        x = keras.layers.Dense(units, function, dtype=Float32Policy(), name=f"{name}_{step}")(x)
+    return x

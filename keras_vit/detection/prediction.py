@@ -19,7 +19,7 @@ from keras_vit.models.heads import activate
 from keras_vit.models.set_prediction import DetectionTransformer
 from keras_vit.runtime.model import find_preprocessing
 
-_RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
+_EDGES = {"shortest_edge", "longest_edge"}
 _DIVISOR = 16  # of the sides to which `YolosImageProcessor` of transformers resizes
 _COLOURS = ("red", "lime", "deepskyblue", "orange", "magenta", "yellow", "cyan", "white")
 
@@ -44,8 +44,8 @@ def predict_boxes(
     """Finds boxes of objects in images of any size.
 
     A model for images of any size (`from_pretrained(..., input_shape=(None, None, 3))`) gets them
-    in the size that `preprocessor_config.json` of its checkpoint says, with the pixels of
-    transformers' processor on Pillow; another model in its own size.
+    in the size that `preprocessor_config.json` of its checkpoint says, another model in its own
+    size; both with the pixels of Pillow's bilinear resizing.
 
     Args:
         model: A `DetectionTransformer`, such as YOLOS.
@@ -119,18 +119,12 @@ def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.
         )
     processor = (model.published or {}).get("processor", {})
     size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
-    method = _RESAMPLES.get(processor.get("resample", 2))
-    if method is None:
-        raise ValueError(
-            f"preprocessor_config.json says resample={processor['resample']!r}, and 2 (bilinear) "
-            "and 3 (bicubic) are supported."
-        )
     if not all(size):
         raise ValueError(
             f"{name} of {image.shape[0]} x {image.shape[1]} pixels is too narrow: its shorter side "
             f"is less than a patch after resizing to {size[0]} x {size[1]}. Crop it."
         )
-    pixels = resample(tf.convert_to_tensor(image), size, (0, 0), size, method)
+    pixels = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
     return pixels.numpy(), image.shape[:2]
 
 
@@ -145,20 +139,20 @@ def resized_sides(size: Sequence[int], processor: Mapping[str, Any]) -> tuple[in
         Multiples of 16 where it states the shorter and the longer side, 0 of very narrow images.
 
     Raises:
-        ValueError: If it states something else than two sides, or does not resize.
+        ValueError: If it states something else than two sides, or another interpolation.
     """
     stated = processor.get("size") or 800
     if isinstance(stated, int):
-        limits = {"shortest_edge": stated, "longest_edge": processor.get("max_size", 1333)}
-        stated = limits
-    if stated.keys() == {"height", "width"} and processor.get("do_resize", True):
-        return stated["height"], stated["width"]
-    if stated.keys() != {"shortest_edge", "longest_edge"} or not processor.get("do_resize", True):
+        stated = {"shortest_edge": stated, "longest_edge": processor.get("max_size", 1333)}
+    how = processor.get("do_resize", True), processor.get("resample", 2)
+    if how != (True, 2) or stated.keys() not in ({"height", "width"}, _EDGES):
         raise ValueError(
-            "preprocessor_config.json must say shortest_edge and longest_edge, or height and width."
-            f" Received: size={stated}, do_resize={processor.get('do_resize', True)}. Load the "
-            "model for one size: from_pretrained(..., input_shape=(height, width, 3))."
+            "preprocessor_config.json must say shortest_edge and longest_edge, or height and width,"
+            f" and bilinear resizing (2). Received: size={stated}, do_resize={how[0]}, resample="
+            f"{how[1]}. Load the model for one size: input_shape=(height, width, 3)."
         )
+    if "height" in stated:
+        return stated["height"], stated["width"]
     (height, width), side = size, stated["shortest_edge"]
     shorter, longer, limit = min(size), max(size), stated["longest_edge"]
     exact: float = side

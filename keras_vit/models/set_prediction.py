@@ -37,10 +37,6 @@ class DetectionTransformer(Model):
             TensorFlow.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.supports_jit = False  # a part of the loss is a function of NumPy
-
     @property
     def num_classes(self) -> int:
         """Number of classes, without "no object"."""
@@ -64,7 +60,7 @@ class DetectionTransformer(Model):
                 f"matching of boxes. Received: loss={loss!r}, jit_compile={jit_compile!r}. Leave "
                 "both out: model.compile(optimizer)."
             )
-        super().compile(optimizer, None, *args, jit_compile=jit_compile, **kwargs)
+        super().compile(optimizer, None, *args, jit_compile=False, **kwargs)
 
     def compute_loss(
         self,
@@ -132,7 +128,7 @@ def set_loss(
 
     def match(costs: np.ndarray, is_box: np.ndarray) -> np.ndarray:
         """The prediction of every box, `(B, M)`; -1 where there is no box, or no prediction."""
-        most = np.finfo("float32").max
+        most = float(np.finfo("float32").max)
         costs = np.nan_to_num(costs, nan=most, posinf=most, neginf=most)
         found = np.full(is_box.shape, -1, "int32")
         for row, cost, chosen in zip(found, costs, is_box, strict=True):
@@ -141,7 +137,8 @@ def set_loss(
         return found
 
     corners = to_corners(predicted)  # (B, N, 4)
-    centred = to_centred(boxes)  # (B, M, 4)
+    first, last = boxes[..., :2], boxes[..., 2:]
+    centred = ops.concatenate([(first + last) / 2, last - first], axis=-1)  # (B, M, 4)
     distances = ops.sum(ops.abs(predicted[:, :, None] - centred[:, None]), -1)  # (B, N, M)
     chosen = tf.gather(ops.softmax(logits), ops.maximum(labels, 0), axis=2, batch_dims=1)
     costs = (
@@ -159,23 +156,15 @@ def set_loss(
     importance = ops.where(classes == no_object, float(weights["eos_coefficient"]), 1.0)
     loss = ops.sum(importance * entropies) / ops.sum(importance)
     own = tf.gather(predicted, ops.maximum(matched, 0), batch_dims=1)  # (B, M, 4)
-    distances = ops.sum(ops.abs(own - centred), -1)  # (B, M)
-    overlaps = generalized_iou(to_corners(own), boxes)
-    loss += weights["bbox_loss_coefficient"] * ops.sum(is_matched * distances) / num_boxes
-    loss += weights["giou_loss_coefficient"] * ops.sum(is_matched * (1 - overlaps)) / num_boxes
-    return loss
+    far = weights["bbox_loss_coefficient"] * ops.sum(ops.abs(own - centred), -1)  # (B, M)
+    apart = weights["giou_loss_coefficient"] * (1 - generalized_iou(to_corners(own), boxes))
+    return loss + ops.sum(is_matched * (far + apart)) / num_boxes
 
 
 def to_corners(boxes: Tensor) -> Tensor:
     """Left, top, right and bottom of boxes `(..., 4)` given as centre, width and height."""
     centre, half = boxes[..., :2], boxes[..., 2:] / 2
     return ops.concatenate([centre - half, centre + half], axis=-1)
-
-
-def to_centred(boxes: Tensor) -> Tensor:
-    """Centre, width and height of boxes `(..., 4)` given as left, top, right and bottom."""
-    first, last = boxes[..., :2], boxes[..., 2:]
-    return ops.concatenate([(first + last) / 2, last - first], axis=-1)
 
 
 def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
