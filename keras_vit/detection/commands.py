@@ -28,18 +28,14 @@ def detect_files(
 ) -> None:
     """Prints the objects in image files with their boxes, by a detector such as YOLOS."""
     paths = find_readable(files, unreadable)
-    pictures = {} if output is None else _pictures(paths, pathlib.Path(output))
+    pictures = {} if output is None else _pictures(paths, output)
     detector = _open(model, image_size)
     names = detector.class_names or tuple(map(str, range(detector.num_classes)))
     for path in paths:
         (found,) = predict_boxes(detector, [path], threshold)
         rows = [
-            {
-                "label": names[label],
-                "score": float(score),
-                "box": [round(x, 2) for x in box.tolist()],
-            }
-            for score, label, box in zip(*found, strict=True)
+            {"label": names[x], "score": float(score), "box": [round(v, 2) for v in box.tolist()]}
+            for score, x, box in zip(*found, strict=True)
         ]
         if as_json:
             print(json.dumps({"file": str(path), "boxes": rows}))
@@ -51,15 +47,13 @@ def detect_files(
             write_png(pictures[path], draw_boxes(read_image(path), found, names))
 
 
-def _pictures(
-    paths: Sequence[pathlib.Path], folder: pathlib.Path
-) -> dict[pathlib.Path, pathlib.Path]:
+def _pictures(paths: list[pathlib.Path], output: str) -> dict[pathlib.Path, pathlib.Path]:
     """The file that each image with drawn boxes is written to."""
-    found = {path: folder / f"{path.stem}_boxes.png" for path in paths}
+    found = {path: pathlib.Path(output, f"{path.stem}_boxes.png") for path in paths}
     own, written = ({path.resolve() for path in part} for part in (paths, found.values()))
     if len(written - own) < len(paths):
         raise ValueError(
-            f"Images NAME.jpg become NAME_boxes.png in {printable(folder)}, and some would replace "
+            f"Images NAME.jpg become NAME_boxes.png in {printable(output)}, and some would replace "
             "one another, or an image. Choose another --output, or fewer files."
         )
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.errors import CheckpointMismatchError
 from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
@@ -57,11 +59,13 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
     }
     names |= {name: (array.shape, lambda array=array: array) for name, array in own.items()}
     vit = {key: config[key] for key in keys.without("intermediate_size", keys.VIT) if key in config}
-    vit["model_type"] = "dinov2_with_registers"
+    patch = config["patch_size"]
+    grid = [side // patch for side in np.broadcast_to(config["image_size"], 2).tolist()]
+    vit |= {"model_type": "dinov2_with_registers", "image_size": [side * patch for side in grid]}
     backbone = file.backbone(names, vit, position_resize=_RESIZE, **options)
     x = backbone.output
     if config.get("use_mid_position_embeddings", True):
-        x = _with_mid_positions(backbone, file, config, count)
+        x = _with_mid_positions(backbone, file, grid, count)
     x = x[:, 1 : 1 + count]
     num_logits = len(file.read("class_labels_classifier.layers.2.bias"))
     outputs = {
@@ -85,7 +89,7 @@ def _plain_name(name: str) -> str:
 
 
 def _with_mid_positions(
-    backbone: Model, file: NetworkFile, config: dict[str, Any], num_tokens: int
+    backbone: Model, file: NetworkFile, grid: list[int], num_tokens: int
 ) -> Tensor:
     """Tokens after the last norm, with positions that are added after each block but the last."""
     layers = {layer.name: layer for layer in backbone.layers}
@@ -94,11 +98,15 @@ def _with_mid_positions(
     encoder = next(layer for layer in layers.values() if isinstance(layer, PatchEncoder))
     maps = [calls[encoder].outputs[0]] if encoder.any_size else []
     first = layers["position_embedding"]
-    tables = file.read(_MID_POSITIONS)[:, 0]  # (blocks - 1, T, D)
+    tables = file.read(_MID_POSITIONS)
+    expected = (depth - 1, 1, 1 + num_tokens + math.prod(grid), backbone.output.shape[-1])
+    if tables.shape != expected:
+        raise CheckpointMismatchError(
+            f"{_MID_POSITIONS} in {file.file.path} has the shape {tables.shape}, not {expected}."
+        )
+    tables = tables[:, 0]  # (blocks - 1, T, D)
     prefix = np.concatenate([tables[:, :1], tables[:, -num_tokens:]], axis=1)
-    size, patch = (np.broadcast_to(config[key], 2) for key in ("image_size", "patch_size"))
-    old = (size // patch).tolist()
-    patches = resize_positions(tables[:, 1:-num_tokens], old, first.grid, _RESIZE)
+    patches = resize_positions(tables[:, 1:-num_tokens], grid, first.grid, _RESIZE)
     x = calls[layers["block_0"]].input_tensors[0]
     for index in range(depth):
         x = layers[f"block_{index}"](x)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.array_checks import check_values
 from keras_vit.data.image_files import read_image
 from keras_vit.data.pillow import resample
 from keras_vit.errors import printable
@@ -112,11 +113,13 @@ def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.
     name = f"image {index}"
     if isinstance(image, str | os.PathLike):
         name, image = printable(image), read_image(pathlib.Path(image), channels)
-    if np.ndim(image) != 3 or image.shape[-1] != channels or not image.size:
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[-1] != channels or not image.size:
         raise ValueError(
             f"Images must be arrays of shape (h, w, {channels}), or paths of files. Received: "
-            f"{name} of shape {np.shape(image)}."
+            f"{name} of shape {image.shape}."
         )
+    check_values(image)
     processor = (model.published or {}).get("processor", {})
     size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
     if not all(size):

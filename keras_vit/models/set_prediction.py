@@ -47,13 +47,9 @@ class DetectionTransformer(Model):
         return self.num_classes
 
     def compile(
-        self,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        *args: Any,
-        jit_compile: bool | str = "auto",
-        **kwargs: Any,
+        self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
     ) -> None:
+        jit_compile = kwargs.pop("jit_compile", False)
         if loss is not None or jit_compile is True:
             raise ValueError(
                 "The loss of a DetectionTransformer is its own, and XLA cannot compile its "
@@ -146,8 +142,7 @@ def set_loss(
         - weights["class_cost"] * chosen
         - weights["giou_cost"] * generalized_iou(corners[:, :, None], boxes[:, None])
     )
-    matched = tf.numpy_function(match, [tf.stop_gradient(costs), is_box], tf.int32)
-    matched = tf.ensure_shape(matched, labels.shape)
+    matched = tf.ensure_shape(tf.numpy_function(match, [costs, is_box], tf.int32), labels.shape)
     is_matched = ops.cast(matched >= 0, "float32")
     # One-hot vectors of -1 are zeros.
     classes = ops.sum(ops.one_hot(matched, logits.shape[1], dtype="int32")

@@ -59,6 +59,16 @@ def test_a_new_process_loads_its_keras_file(tmp_path):
     assert done.stdout.strip() == "DetectionTransformer"
 
 
+def test_sizes_between_patches_are_those_of_whole_patches(tmp_path):
+    folder = network_folder("yolos without mid positions", tmp_path, image_size=[64, 101])
+    model = keras_vit.from_pretrained(folder)
+    assert model.input_shape == (None, 64, 96, 3)
+    size = CASES["yolos without mid positions"]["size"]
+    options = {"input_shape": (*size, 3), "include_preprocessing": False}
+    model = keras_vit.from_pretrained(folder, **options)
+    check_outputs(model.predict(images_of(size), verbose=0), "yolos without mid positions")
+
+
 @pytest.mark.parametrize("name", ["yolos of another size", "yolos without mid positions"])
 def test_images_of_any_size_have_their_outputs(name, tmp_path):
     folder = network_folder(name, tmp_path)
@@ -92,6 +102,10 @@ def test_files_are_read_strictly(tmp_path):
     with pytest.raises(CheckpointMismatchError, match="mid_position_embeddings is missing"):
         keras_vit.from_pretrained(folder)
     arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    longer = {**arrays, "vit.encoder.mid_position_embeddings": np.zeros((2, 1, 33, 32), "float32")}
+    safetensors.numpy.save_file(longer, folder / "model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=r"\(2, 1, 33, 32\), not \(2, 1, 32, 32\)"):
+        keras_vit.from_pretrained(folder)
     del arrays["bbox_predictor.layers.1.bias"]
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))

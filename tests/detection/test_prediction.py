@@ -103,6 +103,8 @@ def test_images_and_models_that_do_not_fit_are_errors(detector, folder, tmp_path
         predict_boxes(detector, [tmp_path / "narrow.png"])
     with pytest.raises(ValueError, match=r"Received: image 1 of shape \(8, 8\)"):
         predict_boxes(detector, [np.zeros((32, 32, 3)), np.zeros((8, 8))])
+    with pytest.raises(ValueError, match=r"look like values in \[0, 1\]: multiply by 255"):
+        predict_boxes(detector, [np.full((32, 32, 3), 0.5)])
     (tmp_path / "b.png").write_bytes(b"no image")
     with pytest.raises(OSError, match=r"b\.png cannot be read"):
         predict_boxes(detector, [tmp_path / "b.png"])
