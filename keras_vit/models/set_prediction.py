@@ -49,6 +49,7 @@ class DetectionTransformer(Model):
     def compile(
         self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
     ) -> None:
+        _check_backend()
         jit_compile = kwargs.pop("jit_compile", False)
         if loss is not None or jit_compile is True:
             raise ValueError(
@@ -81,6 +82,14 @@ class DetectionTransformer(Model):
         return set_loss(y_pred["logits"], y_pred["pred_boxes"], boxes, y["labels"], weights)
 
 
+def _check_backend() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Detectors train on TensorFlow alone. Received: {keras.backend.backend()!r}. Set "
+            "KERAS_BACKEND=tensorflow; predictions run on every backend."
+        )
+
+
 def set_loss(
     logits: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor, weights: dict[str, float]
 ) -> Tensor:
@@ -104,11 +113,7 @@ def set_loss(
         ImportError: If SciPy is not installed.
         ValueError: On another backend than TensorFlow.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"Detectors train on TensorFlow alone. Received: {keras.backend.backend()!r}. Set "
-            "KERAS_BACKEND=tensorflow; predictions run on every backend."
-        )
+    _check_backend()
     import tensorflow as tf
 
     with needing("detection", "The matching of boxes needs SciPy"):

@@ -91,3 +91,5 @@ def test_arguments_that_do_not_fit_are_errors(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match=r"train on TensorFlow alone\. Received: 'jax'"):
         set_loss(None, None, None, None, LOSS_DEFAULTS)
+    with pytest.raises(ValueError, match="predictions run on every backend"):
+        model.compile("adam")
