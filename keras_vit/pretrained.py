@@ -30,6 +30,7 @@ NETWORKS = {
     "DPTForSemanticSegmentation": "segmentation.networks:load_dpt_segmenter",
     "BeitForSemanticSegmentation": "segmentation.networks:load_beit_segmenter",
     "VitPoseForPoseEstimation": "pose.networks:load_vitpose",
+    "YolosForObjectDetection": "detection.networks:load_yolos",
 }
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {

@@ -89,6 +89,8 @@ MAJORS = {
     "tensorboard": 2,
     "keras-hub": 0,
     "pycocotools": 2,
+    "pillow": 13,
+    "scipy": 1,
     "tokenizers": 0,
     "pyarrow": 26,
     "usearch": 2,

@@ -468,7 +468,12 @@ GROUPS = {
     "segment": "train, evaluate and apply models of the classes of pixels",
 }
 # Modules with `COMMANDS` of tasks beyond classification.
-_TASKS = ("segmentation.command_table", "image_text.command_table", "depth.command_table")
+_TASKS = (
+    "segmentation.command_table",
+    "detection.command_table",
+    "image_text.command_table",
+    "depth.command_table",
+)
 
 
 def all_commands() -> tuple[Command, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,10 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import short_repr
+from keras_vit.data.decode import decode
 from keras_vit.data.input_transform import transform_of
 from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches
+from keras_vit.detection.prediction import FoundBoxes, predict_boxes
 from keras_vit.errors import printable
 from keras_vit.installation import needing
+from keras_vit.models.set_prediction import DetectionTransformer
+
+Found = Iterator[FoundBoxes]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +73,7 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
 
     Args:
         model: A detector of `keras_vit.detection.build_detector`, or another of keras-hub for boxes
-            in the format `"xyxy"`.
+            in the format `"xyxy"`; or a `DetectionTransformer`, as for `predict_boxes`.
         boxes: Images with boxes.
         batch_size: Images that the model computes at a time.
 
@@ -91,6 +97,26 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
             "Call it outside of `strategy.scope()`."
         )
     _import_coco()  # before the model computes for hours
+    predict = _predict_set if isinstance(model, DetectionTransformer) else _predict_retina
+    found = []  # rows of image, left, top, width, height, score, class
+    for index, (scores, labels, corners) in enumerate(predict(model, boxes, batch_size)):
+        corners = np.clip(corners, 0, boxes.sizes[index][[1, 0, 1, 0]])
+        image, sides = np.full((len(scores), 1), index), corners[:, 2:] - corners[:, :2]
+        found.append(np.hstack([image, corners[:, :2], sides, scores[:, None], labels[:, None]]))
+    return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
+
+
+def _predict_set(model: DetectionTransformer, boxes: BoxSet, batch_size: int) -> Found:
+    """The boxes of every image."""
+    channels = model.inputs[0].shape[-1]
+    for start in range(0, boxes.num_images, batch_size):
+        rows = boxes.rows[0][start : start + batch_size]
+        images = [decode(boxes.load(row), channels, boxes.max_pixels).numpy() for row in rows]
+        yield from predict_boxes(model, images, threshold=0.0, batch_size=batch_size)
+
+
+def _predict_retina(model: keras.Model, boxes: BoxSet, batch_size: int) -> Found:
+    """The boxes of every image, by a detector of keras-hub."""
     size = np.array(transform_of(model).image_size)
 
     def fill(pixels: Any, _: Any) -> Any:
@@ -101,15 +127,10 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
     # keras-hub 0.32 decodes batches of one known size alone, and its predict_on_batch fails.
     model.make_predict_function(force=True)
     outputs = model.predict(box_batches(boxes, model, batch_size).map(fill), verbose=0)
-    found = []  # rows of image, left, top, width, height, confidence, class
     for index, count in enumerate(outputs["num_detections"][: boxes.num_images]):
-        limits = boxes.sizes[index][[1, 0, 1, 0]]
-        corners = outputs["boxes"][index, :count] * (limits / size[[1, 0, 1, 0]])
-        corners = np.clip(corners, 0, limits)
-        image = np.full((count, 1), index)
-        rest = [outputs[name][index, :count, None] for name in ("confidence", "labels")]
-        found.append(np.hstack([image, corners[:, :2], corners[:, 2:] - corners[:, :2], *rest]))
-    return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
+        scale = boxes.sizes[index] / size
+        scores, labels = (outputs[name][index, :count] for name in ("confidence", "labels"))
+        yield FoundBoxes(scores, labels, outputs["boxes"][index, :count] * scale[[1, 0, 1, 0]])
 
 
 def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:

@@ -13,4 +13,5 @@ from .quantized import dequantize as dequantize
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization
+from .set_prediction import DetectionTransformer as DetectionTransformer
 from .vit import build_vit as build_vit

@@ -95,6 +95,10 @@ class NetworkFile:
 
     def read(self, name: str) -> np.ndarray:
         """An array as float32, which counts as used."""
+        if name not in self.file.entries:
+            raise CheckpointMismatchError(
+                f"{self.file.path} does not fit {self.architecture}: {name} is missing."
+            )
         self.used.add(name)
         return self.file.read(name)
 

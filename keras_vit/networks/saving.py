@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import os
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,7 +36,7 @@ def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
         ValueError: If the folder has other files of these names.
     """
     facts, folder = model.published, pathlib.Path(folder)
-    contents = {CONFIG: facts["config"]}
+    contents = {CONFIG: _with_image_size(facts)}
     if facts["processor"]:
         contents[PREPROCESSOR] = facts["processor"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,26 @@ def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
         for name, content in contents.items():
             unfinished.with_name(name).write_text(json.dumps(content, indent=2) + "\n")
     return folder
+
+
+def _with_image_size(facts: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the file, with the size that the positions of the model are for."""
+    fields, config = facts["transformer"]["fields"], copy.deepcopy(facts["config"])
+    part = config["backbone_config"] if config.get("backbone_config") else config
+    grids = [
+        [side // patch for side, patch in zip(size, fields["patch_size"], strict=True)]
+        for size in (fields["image_size"], np.broadcast_to(part.get("image_size", 0), 2).tolist())
+    ]
+    if grids[0] != grids[1]:
+        height, width = fields["image_size"]
+        if height != width and not isinstance(part.get("image_size"), list):
+            raise ValueError(
+                f"{config['architectures'][0]} of transformers holds positions of square images. "
+                f"Received: a network for {height} x {width}. Load it with a square input_shape, "
+                "or for images of any size."
+            )
+        part["image_size"] = height if height == width else [height, width]
+    return config
 
 
 def _add(arrays: dict[str, Sized], key: str, value: np.ndarray) -> None:

@@ -88,7 +88,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self._process = os.getpid()
         # Facts of the model of which this is a clone, if they fit.
         names, self._architecture = self.outputs[0].__dict__.pop(_CLONED, (None, None))
-        if names is not None and len(names) == self.outputs[0].shape[-1]:
+        if names is not None and len(names) == self.num_named:
             self._class_names = names
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
@@ -444,13 +444,18 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         return self._architecture
 
     @property
+    def num_named(self) -> int:
+        """How many outputs `class_names` names."""
+        return int(self.outputs[0].shape[-1])
+
+    @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the outputs, in their order, or `None`."""
         return self._class_names
 
     @class_names.setter
     def class_names(self, names: Sequence[str] | None) -> None:
-        count, names = self.outputs[0].shape[-1], in_order(names)
+        count, names = self.num_named, in_order(names)
         if names is not None and (isinstance(names, str) or len(names) != count):
             received = f"the string {names!r}" if isinstance(names, str) else f"{len(names)} names"
             raise ValueError(

@@ -18,6 +18,7 @@ import keras
 import keras_vit.layers
 import keras_vit.models.attention
 import keras_vit.models.pyramid
+import keras_vit.models.set_prediction
 import keras_vit.runtime.model
 import keras_vit.train.distillation
 import keras_vit.train.losses

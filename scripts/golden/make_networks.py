@@ -44,6 +44,10 @@ VITPOSE = {
     "out_features": ["stage3"],
 }  # fmt: skip
 POSE = {"backbone_config": VITPOSE, "id2label": {str(n): f"joint {n}" for n in range(6)}}
+YOLOS = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": [64, 96], "patch_size": 16, "num_detection_tokens": 7, "id2label": LABELS,
+}  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
@@ -83,6 +87,11 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
         "VitPoseForPoseEstimation",
         {**POSE, "backbone_config": {**VITPOSE, "num_experts": 3, "part_features": 8}},
         (64, 48),
+    ),
+    "yolos": ("YolosForObjectDetection", YOLOS, (64, 96)),
+    "yolos of another size": ("YolosForObjectDetection", YOLOS, (80, 128)),
+    "yolos without mid positions": (
+        "YolosForObjectDetection", {**YOLOS, "use_mid_position_embeddings": False}, (80, 64)
     ),
 }  # fmt: skip
 # What their model is called with besides images, and ours loaded with.

@@ -39,10 +39,17 @@ def test_outputs_are_theirs_and_keras_files_keep_them(name, tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_written_folder_is_read_again(name, tmp_path):
-    model, images = load(name, tmp_path / "a"), images_of(CASES[name]["size"])
+    model, size = load(name, tmp_path / "a"), CASES[name]["size"]
+    stated = CASES[name]["config"].get("backbone_config") or CASES[name]["config"]
+    if size[0] != size[1] and not isinstance(stated["image_size"], list):
+        with pytest.raises(ValueError, match="holds positions of square images"):
+            model.save_pretrained(tmp_path / "b")
+        return
     model.save_pretrained(tmp_path / "b")
-    size = (*CASES[name]["size"], 3)
-    again = keras_vit.from_pretrained(tmp_path / "b", input_shape=size, include_preprocessing=False)
+    again = keras_vit.from_pretrained(
+        tmp_path / "b", input_shape=(*size, 3), include_preprocessing=False
+    )
+    images = images_of(size)
     expected, found = (x.predict(images, verbose=0) for x in (model, again))
     for key in expected:
         np.testing.assert_array_equal(found[key], expected[key])
@@ -51,9 +58,8 @@ def test_a_written_folder_is_read_again(name, tmp_path):
     assert written.keys() <= arrays.keys()
     left = {key for key in arrays if key not in written and "num_batches" not in key}
     assert {key for key in left if "experts" not in key} <= {
-        *model.load_report.left_out,
-        "backbone.embeddings.mask_token",
-    }
+        *model.load_report.left_out, "backbone.embeddings.mask_token"
+    }  # fmt: skip
 
 
 def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):

@@ -1,0 +1,194 @@
+"""Boxes of objects in images of any size, by models that predict a set of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.array_checks import check_values
+from keras_vit.data.image_files import read_image
+from keras_vit.data.pillow import resample
+from keras_vit.errors import printable
+from keras_vit.installation import needing
+from keras_vit.models.heads import activate
+from keras_vit.models.set_prediction import DetectionTransformer
+from keras_vit.runtime.model import find_preprocessing
+
+_EDGES = {"shortest_edge", "longest_edge"}
+_DIVISOR = 16  # of the sides to which `YolosImageProcessor` of transformers resizes
+_COLOURS = ("red", "lime", "deepskyblue", "orange", "magenta", "yellow", "cyan", "white")
+
+
+class FoundBoxes(NamedTuple):
+    """Boxes that a detector finds in an image.
+
+    Args:
+        scores: float32 array of shape `(n,)`: probabilities of the classes.
+        labels: int64 array of shape `(n,)`: the classes.
+        boxes: float32 array of shape `(n, 4)`: left, top, right and bottom in pixels of the image.
+    """
+
+    scores: np.ndarray
+    labels: np.ndarray
+    boxes: np.ndarray
+
+
+def predict_boxes(
+    model: keras.Model, images: Any, threshold: float = 0.5, batch_size: int = 8
+) -> list[FoundBoxes]:
+    """Finds boxes of objects in images of any size.
+
+    A model for images of any size (`from_pretrained(..., input_shape=(None, None, 3))`) gets them
+    in the size that `preprocessor_config.json` of its checkpoint says, another model in its own
+    size; both with the pixels of Pillow's bilinear resizing.
+
+    Args:
+        model: A `DetectionTransformer`, such as YOLOS.
+        images: Arrays of shape `(h, w, C)` with values in [0, 255], or paths of image files, which
+            are turned as their EXIF says.
+        threshold: Boxes of this score and less are left out.
+        batch_size: Images of one size that the model computes at a time.
+
+    Returns:
+        The boxes of every image, in the order of the predictions.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If the model is none, leaves normalisation to its data or asks for another
+            preprocessing, or an image is not an array of this shape or too narrow for one patch;
+            the message names it.
+    """
+    if not isinstance(model, DetectionTransformer):
+        raise ValueError(
+            f"`predict_boxes` takes a DetectionTransformer, such as YOLOS. Received: {model!r}. "
+            "Other detectors have a `predict` of their own."
+        )
+    if not find_preprocessing(model)[1]:
+        raise ValueError(
+            f"{model.name!r} leaves normalisation to its data. Load it with "
+            "include_preprocessing=True."
+        )
+    images = [images] if isinstance(images, str | os.PathLike) else images
+    found: list[FoundBoxes] = []
+    for start in range(0, len(images), batch_size):
+        part = [_pixels_of(model, x, i) for i, x in enumerate(images[start:][:batch_size], start)]
+        outputs: dict[int, dict[str, np.ndarray]] = {}
+        for shape in {pixels.shape for pixels, _ in part}:
+            same = [index for index, (pixels, _) in enumerate(part) if pixels.shape == shape]
+            results = model.predict_on_batch(np.stack([part[index][0] for index in same]))
+            outputs |= {x: {k: v[row] for k, v in results.items()} for row, x in enumerate(same)}
+        for index, (_, size) in enumerate(part):
+            found.append(decode_boxes(**outputs[index], size=size, threshold=threshold))
+    return found
+
+
+def decode_boxes(
+    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
+) -> FoundBoxes:
+    """Makes boxes in pixels of the outputs for one image, as transformers does.
+
+    Args:
+        logits: Float array of shape `(N, K + 1)`, whose last class is "no object".
+        pred_boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
+        size: Height and width of the image in pixels.
+        threshold: Boxes of this score and less are left out.
+    """
+    scores = activate(logits, "single_label")[:, :-1]
+    best = scores.max(axis=-1)
+    centre, half = pred_boxes[:, :2], pred_boxes[:, 2:] / 2
+    boxes = np.hstack([centre - half, centre + half]) * np.array([*size[::-1]] * 2, "float32")
+    chosen = best > threshold
+    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], boxes[chosen])
+
+
+def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.ndarray, Any]:
+    """The input of a model of one image, and the size of the image."""
+    *wanted, channels = model.inputs[0].shape[1:]
+    name = f"image {index}"
+    if isinstance(image, str | os.PathLike):
+        name, image = printable(image), read_image(pathlib.Path(image), channels)
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[-1] != channels or not image.size:
+        raise ValueError(
+            f"Images must be arrays of shape (h, w, {channels}), or paths of files. Received: "
+            f"{name} of shape {image.shape}."
+        )
+    check_values(image)
+    processor = (model.published or {}).get("processor", {})
+    size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
+    if not all(size):
+        raise ValueError(
+            f"{name} of {image.shape[0]} x {image.shape[1]} pixels is too narrow: its shorter side "
+            f"is less than a patch after resizing to {size[0]} x {size[1]}. Crop it."
+        )
+    pixels = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
+    return pixels.numpy(), image.shape[:2]
+
+
+def resized_sides(size: Sequence[int], processor: Mapping[str, Any]) -> tuple[int, int]:
+    """Height and width to which transformers resizes an image for YOLOS.
+
+    Args:
+        size: Height and width of the image.
+        processor: Content of `preprocessor_config.json`.
+
+    Returns:
+        Multiples of 16 where it states the shorter and the longer side, 0 of very narrow images.
+
+    Raises:
+        ValueError: If it states something else than two sides, or another interpolation.
+    """
+    stated = processor.get("size") or 800
+    if isinstance(stated, int):
+        stated = {"shortest_edge": stated, "longest_edge": processor.get("max_size", 1333)}
+    how = processor.get("do_resize", True), processor.get("resample", 2)
+    if how != (True, 2) or stated.keys() not in ({"height", "width"}, _EDGES):
+        raise ValueError(
+            "preprocessor_config.json must say shortest_edge and longest_edge, or height and width,"
+            f" and bilinear resizing (2). Received: size={stated}, do_resize={how[0]}, resample="
+            f"{how[1]}. Load the model for one size: input_shape=(height, width, 3)."
+        )
+    if "height" in stated:
+        return stated["height"], stated["width"]
+    (height, width), side = size, stated["shortest_edge"]
+    shorter, longer, limit = min(size), max(size), stated["longest_edge"]
+    exact: float = side
+    if longer / shorter * side > limit:
+        exact = limit * shorter / longer
+        side = round(exact)
+    if width < height:
+        height, width = int(exact * height / width), side
+    elif height != side:
+        height, width = side, int(exact * width / height)
+    return height - height % _DIVISOR, width - width % _DIVISOR
+
+
+def draw_boxes(image: np.ndarray, found: FoundBoxes, class_names: Sequence[str]) -> np.ndarray:
+    """Draws boxes with their classes and scores over an image; needs Pillow.
+
+    Args:
+        image: Integers of shape `(h, w, 3)` in [0, 255].
+        found: Boxes of the image.
+        class_names: Names of the classes.
+
+    Returns:
+        uint8 array of shape `(h, w, 3)`.
+    """
+    with needing("detection", "Drawing boxes needs Pillow"):
+        from PIL import Image, ImageDraw
+    picture = Image.fromarray(image.astype("uint8"))
+    draw = ImageDraw.Draw(picture)
+    for score, label, box in zip(*found, strict=True):
+        colour = _COLOURS[label % len(_COLOURS)]
+        draw.rectangle(box.tolist(), outline=colour, width=2)
+        text = f"{class_names[label]} {score:.0%}"
+        corner = tuple(np.maximum(box[:2], 0).tolist())
+        draw.rectangle(draw.textbbox(corner, text), fill=colour)
+        draw.text(corner, text, fill="black")
+    return np.asarray(picture)

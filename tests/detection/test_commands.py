@@ -1,0 +1,61 @@
+"""`keras-vit detect`: boxes of files as text, as JSON and drawn."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import main
+from keras_vit.detection.prediction import predict_boxes
+from tests.fixtures import tiny_config
+from tests.networks.cases import network_folder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network_folder("yolos", tmp_path / "yolos")
+    processor = {"size": {"shortest_edge": 64, "longest_edge": 112}}
+    (tmp_path / "yolos/preprocessor_config.json").write_text(json.dumps(processor))
+    (tmp_path / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for name, size in (("a.png", (50, 70)), ("b.jpg", (70, 50))):
+        pixels = rng.integers(0, 256, (*size, 3), "uint8")
+        PIL.Image.fromarray(pixels).save(tmp_path / "images" / name)
+    return tmp_path
+
+
+def test_boxes_are_printed_and_drawn(folder, capsys):
+    words = ["detect", "yolos", "images", "--threshold", "0.2"]
+    assert main([*words, "--json", "--output", "drawn"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    model = keras_vit.from_pretrained(folder / "yolos", input_shape=(None, None, 3))
+    for row in rows:
+        (found,) = predict_boxes(model, [row["file"]], 0.2)
+        assert [box["label"] for box in row["boxes"]] == [f"kind {x}" for x in found.labels]
+        np.testing.assert_allclose([x["box"] for x in row["boxes"]], found.boxes, atol=0.006)
+    assert [row["file"] for row in rows] == ["images/a.png", "images/b.jpg"]
+    assert all(row["boxes"] for row in rows)
+    for name, size in (("a", (70, 50)), ("b", (50, 70))):
+        with PIL.Image.open(folder / f"drawn/{name}_boxes.png") as drawn:
+            assert drawn.size == size
+    model.save(folder / "any.keras")
+    assert main(["detect", "any.keras", "images/a.png", "--threshold", "0.2"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("images/a.png  kind ") and "%" in text
+    assert main(["detect", "any.keras", "images/a.png", "--threshold", "1"]) == 0
+    assert capsys.readouterr().out == "images/a.png  no object\n"
+    assert main(["detect", "yolos", "images/a.png", "--image-size", "64x96", "--json"]) == 0
+
+
+def test_what_does_not_fit_is_an_error(folder, capsys):
+    PIL.Image.new("RGB", (40, 40)).save(folder / "images/a.jpg")
+    assert main(["detect", "yolos", "images", "--output", "drawn"]) == 2
+    assert "NAME_boxes.png in drawn, and some would replace one another" in capsys.readouterr().err
+    keras_vit.build_vit(tiny_config()).save(folder / "vit.keras")
+    assert main(["detect", "vit.keras", "images/b.jpg"]) == 2
+    assert "'vit.keras' is no detector of this command" in capsys.readouterr().err
