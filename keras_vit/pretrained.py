@@ -26,6 +26,8 @@ from keras_vit.weights.sidecar import architecture_of
 NETWORKS = {
     "DepthAnythingForDepthEstimation": "depth.networks:load_depth_anything",
     "DPTForDepthEstimation": "depth.networks:load_dpt",
+    "EomtForUniversalSegmentation": "segmentation.eomt:load_eomt",
+    "EomtDinov3ForUniversalSegmentation": "segmentation.eomt:load_eomt",
 }
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {

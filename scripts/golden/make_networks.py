@@ -38,8 +38,13 @@ DPT = {
     "image_size": 64, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3],
     "neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16,
 }  # fmt: skip
-# Name: class, options of its configuration, height and width of the images.
-CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
+EOMT = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": 64,
+    "patch_size": 16, "num_queries": 10, "num_blocks": 2, "id2label": LABELS,
+}  # fmt: skip
+MASKED, NOT_MASKED = {"attn_mask_probs": 1.0}, {"attn_mask_probs": 0.0}
+# Name: class, options of its configuration, height and width of the images, arrays of one value.
+CASES: dict[str, tuple[Any, ...]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
     "metric depth anything": (
         "DepthAnythingForDepthEstimation",
@@ -53,16 +58,36 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
          "use_bias_in_fusion_residual": False},
         (42, 56),
     ),
+    "eomt": (
+        "EomtForUniversalSegmentation", {**EOMT, "mlp_ratio": 2}, (64, 64), NOT_MASKED,
+    ),
+    "masked eomt": (
+        "EomtForUniversalSegmentation",
+        {**EOMT, "mlp_ratio": 2, "use_swiglu_ffn": True, "num_upscale_blocks": 1}, (64, 64), MASKED,
+    ),
+    "eomt on dinov3": (
+        "EomtDinov3ForUniversalSegmentation",
+        {**EOMT, "intermediate_size": 64}, (64, 64), NOT_MASKED,
+    ),
+    "masked eomt on dinov3": (
+        "EomtDinov3ForUniversalSegmentation",
+        {**EOMT, "intermediate_size": 64, "num_blocks": 3}, (64, 64), MASKED,
+    ),
 }  # fmt: skip
 
 
-def make(kind: str, options: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+def make(
+    kind: str,
+    options: dict[str, Any],
+    size: tuple[int, int],
+    fixed: dict[str, float] | None = None,
+) -> dict[str, Any]:
     """The row of a case."""
     config = getattr(transformers, kind).config_class(**options)
     model = getattr(transformers, kind)(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         shapes = save_names(model, folder)
-        arrays = network_arrays(shapes)
+        arrays = network_arrays(shapes, fixed)
         state = {name: torch.tensor(array) for name, array in arrays.items()}
         model, info = load_saved(model, folder, state)
         assert not any(info.values()), info
@@ -75,7 +100,8 @@ def make(kind: str, options: dict[str, Any], size: tuple[int, int]) -> dict[str,
         for name in found
         if name not in ("loss", "hidden_states", "attentions", "last_hidden_state")
     }
-    return {"config": written, "size": size, "shapes": shapes, "outputs": outputs}
+    row = {"config": written, "size": size, "shapes": shapes, "outputs": outputs}
+    return row if fixed is None else {**row, "fixed": fixed}
 
 
 def main() -> None:

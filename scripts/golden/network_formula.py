@@ -9,17 +9,25 @@ import numpy as np
 _COUNT = 400  # values of an output that are kept
 
 
-def network_arrays(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Arrays of these names and shapes: every branch, bias, scale and position counts."""
+def network_arrays(
+    shapes: dict[str, list[int]], fixed: dict[str, float] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays of these names and shapes: every branch, bias, scale and position counts.
+
+    Those that `fixed` names have its value.
+    """
     arrays = {}
     for position, (name, shape) in enumerate(sorted(shapes.items())):
         i = np.arange(int(np.prod(shape)), dtype="int64")
         fill = ((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1
+        if name in (fixed or {}):
+            arrays[name] = np.full(shape, fixed[name], "float32")
+            continue
         if not shape:  # a counter
             arrays[name] = np.array(0, "int64")
             continue
         is_scale = len(shape) == 1 and name.endswith(("weight", "lambda1", "lambda_1", "lambda_2"))
-        if is_scale or name.endswith(("running_var", "attn_mask_probs")):
+        if is_scale or name.endswith("running_var"):
             fill = 1 + 0.3 * fill
         elif len(shape) > 1 and name.endswith("weight"):
             fill = 1.5 * fill / np.prod(shape[1:]) ** 0.5
