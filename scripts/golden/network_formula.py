@@ -48,3 +48,30 @@ def chosen_values(output: np.ndarray) -> dict[str, Any]:
     flat = np.asarray(output, "float64").reshape(-1)
     places = np.linspace(0, len(flat) - 1, min(_COUNT, len(flat))).round().astype(int)
     return {"shape": list(output.shape), "values": [float(f"{x:.7g}") for x in flat[places]]}
+
+
+# Factors of arrays of EoMT with which queries find several classes, some of them surely.
+SCALES = {"query.weight": 12.0, "class_predictor.weight": 8.0}
+# Calls of `predict_segments` on a network, and the arguments in transformers.
+SEGMENT_TASKS: dict[str, dict[str, Any]] = {
+    "panoptic": {
+        "task": "panoptic", "splits": False,
+        "ours": {"threshold": 0.4, "overlap_threshold": 0.05, "stuff_classes": [0, 2]},
+        "theirs": {"threshold": 0.4, "overlap_mask_area_threshold": 0.05, "stuff_classes": [0, 2]},
+    },
+    "panoptic, few": {"task": "panoptic", "splits": False, "ours": {}, "theirs": {}},
+    "instance": {
+        "task": "instance", "splits": False,
+        "ours": {"threshold": 0.5}, "theirs": {"threshold": 0.5},
+    },
+    "semantic": {"task": "semantic", "splits": True, "ours": {}, "theirs": {}},
+}  # fmt: skip
+
+
+def photographs_of(read: Any) -> dict[str, np.ndarray]:
+    """Photographs of scikit-image, one of them upright, by a function that reads a file."""
+    return {
+        "coffee": read("coffee.png"),
+        "rocket": read("rocket.jpg").transpose(1, 0, 2)[:, :230],
+        "astronaut": read("astronaut.png"),
+    }

@@ -1,0 +1,77 @@
+"""Writes tests/golden/eomt_segments.npz: what transformers makes of EoMT's queries on photographs.
+
+    PYTHONPATH=. .venv-parity/bin/python scripts/golden/make_eomt.py FOLDER
+
+with the environment of `scripts/parity`, and the folder `skimage/data` of scikit-image. The network
+is the case "eomt" of `make_networks.py` with queries that differ more. It prints how many pixels differ
+where torchvision resizes the photographs instead of Pillow.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+
+from scripts.golden.network_formula import SCALES, SEGMENT_TASKS, network_arrays, photographs_of
+from scripts.peers.parity_theirs import load_saved, save_names
+from transformers.models.eomt.image_processing_pil_eomt import EomtImageProcessorPil
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"
+
+
+def load_network() -> torch.nn.Module:
+    """The small network."""
+    case = json.loads((GOLDEN / "networks.json").read_text())["eomt"]
+    config = transformers.EomtConfig.from_dict(case["config"])
+    model = transformers.EomtForUniversalSegmentation(config)
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = network_arrays(save_names(model, folder), case["fixed"])
+        for key, factor in SCALES.items():
+            arrays[key] *= factor
+        state = {name: torch.tensor(array) for name, array in arrays.items()}
+        return load_saved(model, folder, state)[0].eval()
+
+
+def predict(model: torch.nn.Module, kind: type, image: np.ndarray, case: dict) -> Any:
+    """The result of one image."""
+    size = {"shortest_edge": 64, "longest_edge": None if case["splits"] else 64}
+    processor = kind(size=size, do_split_image=case["splits"], do_pad=not case["splits"])
+    inputs = processor([image], return_tensors="pt")
+    with torch.inference_mode():
+        outputs = model(inputs["pixel_values"])
+    outputs.patch_offsets = [tuple(each.tolist()) for each in inputs.get("patch_offsets") or []]
+    function = getattr(processor, f"post_process_{case['task']}_segmentation")
+    return function(outputs, [image.shape[:2]], size=size, **case["theirs"])[0]
+
+
+def main() -> None:
+    """Writes the file."""
+    model = load_network()
+    folder = pathlib.Path(sys.argv[1])
+    photographs = photographs_of(lambda name: np.array(Image.open(folder / name).convert("RGB")))
+    rows: dict[str, Any] = {}
+    for name, case in SEGMENT_TASKS.items():
+        for photograph, image in photographs.items():
+            results = [
+                predict(model, kind, image, case)
+                for kind in (EomtImageProcessorPil, transformers.EomtImageProcessor)
+            ]
+            maps = [np.asarray(x["segmentation"] if isinstance(x, dict) else x) for x in results]
+            rows[f"{name}/{photograph}"] = maps[0].astype("int8")
+            info = results[0]["segments_info"] if isinstance(results[0], dict) else []
+            rows[f"{name}/{photograph}/segments"] = np.array(json.dumps(info))
+            share = (maps[0] == maps[1]).mean()
+            print(name, photograph, maps[0].shape, np.unique(maps[0]), info, f"{share:.4%}")
+    np.savez_compressed(GOLDEN / "eomt_segments.npz", **rows)
+
+
+if __name__ == "__main__":
+    main()
