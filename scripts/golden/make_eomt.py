@@ -1,4 +1,8 @@
-"""Writes tests/golden/eomt_segments.npz: what transformers makes of EoMT's queries on photographs.
+"""Writes tests/golden/eomt_segments.npz and eomt_loss.json: transformers on EoMT.
+
+What its processor makes of the queries on photographs; the loss on fixed logits and of a network in
+training with masked attention, and gradients. Points of masks are random in transformers: here they
+follow a formula (`points_of`), in place of `torch.rand`.
 
     PYTHONPATH=. .venv-parity/bin/python scripts/golden/make_eomt.py FOLDER
 
@@ -14,13 +18,24 @@ import pathlib
 import sys
 import tempfile
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import transformers
 from PIL import Image
 
-from scripts.golden.network_formula import SCALES, SEGMENT_TASKS, network_arrays, photographs_of
+from scripts.golden.network_formula import (
+    SCALES,
+    SEGMENT_TASKS,
+    chosen_values,
+    images_of,
+    mask_labels_of,
+    mask_logits_of,
+    network_arrays,
+    photographs_of,
+    points_of,
+)
 from scripts.peers.parity_theirs import load_saved, save_names
 from transformers.models.eomt.image_processing_pil_eomt import EomtImageProcessorPil
 
@@ -52,8 +67,44 @@ def predict(model: torch.nn.Module, kind: type, image: np.ndarray, case: dict) -
     return function(outputs, [image.shape[:2]], size=size, **case["theirs"])[0]
 
 
+def make_losses(model: torch.nn.Module) -> dict[str, Any]:
+    """Losses and gradients on fixed logits, and in training."""
+    masks, labels = mask_labels_of(16)
+    known = labels >= 0
+    targets = {
+        "mask_labels": [torch.tensor(each[is_it]) for each, is_it in zip(masks, known)],
+        "class_labels": [torch.tensor(each[is_it]) for each, is_it in zip(labels, known)],
+    }
+    logits = [torch.tensor(each, requires_grad=True) for each in mask_logits_of()]
+    model.criterion.empty_weight.fill_(1.0)[-1] = model.config.no_object_weight  # as initialised
+    model.criterion.num_points = model.criterion.matcher.num_points = 100
+    with mock.patch.object(torch, "rand", lambda *shape, **_: torch.tensor(points_of(shape))):
+        loss = model.get_loss(model.get_loss_dict(*logits, **targets, auxiliary_predictions=None))
+        loss.backward()
+        rows = {"logits": {"loss": loss.item(), "masks": chosen_values(logits[0].grad.numpy()),
+                           "classes": chosen_values(logits[1].grad.numpy())}}  # fmt: skip
+        model.train()
+        model.attn_mask_probs.fill_(1.0)
+        images = torch.tensor(images_of((64, 64)).transpose(0, 3, 1, 2))
+        loss = model(images, **targets).loss
+        loss.backward()
+        gradients = {name: getattr(*GRADIENTS_OF[name](model)).grad for name in GRADIENTS_OF}
+    found = {name: chosen_values(each.numpy()) for name, each in gradients.items()}
+    return {**rows, "training": {"loss": loss.item(), **found}}
+
+
+GRADIENTS_OF = {
+    "queries": lambda model: (model.query, "weight"),
+    "patches": lambda model: (model.embeddings.patch_embeddings.projection, "bias"),
+    "upscale": lambda model: (model.upscale_block.block[0].conv2, "weight"),
+}
+
+
 def main() -> None:
-    """Writes the file."""
+    """Writes the files."""
+    losses = make_losses(load_network())
+    print({name: row["loss"] for name, row in losses.items()})
+    (GOLDEN / "eomt_loss.json").write_text(json.dumps(losses) + "\n")
     model = load_network()
     folder = pathlib.Path(sys.argv[1])
     photographs = photographs_of(lambda name: np.array(Image.open(folder / name).convert("RGB")))

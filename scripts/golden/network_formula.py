@@ -75,3 +75,27 @@ def photographs_of(read: Any) -> dict[str, np.ndarray]:
         "rocket": read("rocket.jpg").transpose(1, 0, 2)[:, :230],
         "astronaut": read("astronaut.png"),
     }
+
+
+def points_of(shape: Any) -> np.ndarray:
+    """Points in place of random ones, of shape `(..., P, 2)`, the same in every row."""
+    i = np.arange(shape[-2], dtype="float64")[:, None] + shape[-2] + 1
+    points = i * np.array([0.7548776662466927, 0.5698402909980532]) % 1
+    return np.broadcast_to(points.astype("float32"), tuple(shape)).copy()
+
+
+def mask_labels_of(size: int, kinds: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Three masks of an image and one of another, of shape `(2, 3, size, size)`, and labels."""
+    rows, columns = np.mgrid[:size, :size] / size
+    shapes = [columns < 0.4, (rows - 0.5) ** 2 + (columns - 0.6) ** 2 < 0.09, rows > 0.7]
+    masks = np.stack([np.stack(shapes), np.stack([shapes[1], *2 * [np.zeros_like(shapes[0])]])])
+    return masks.astype("float32"), np.array([[2, 0, kinds - 1], [3, -1, -1]])
+
+
+def mask_logits_of(size: int = 8, queries: int = 6, kinds: int = 5) -> tuple[np.ndarray, ...]:
+    """Logits of masks and of classes of two images."""
+    i = np.arange(2 * queries * size**2, dtype="int64")
+    masks = (((5 * i**2 + 641 * i) % 1999) / 250 - 4).reshape(2, queries, size, size)
+    i = np.arange(2 * queries * (kinds + 1), dtype="int64")
+    classes = (((11 * i**2 + 389 * i) % 997) / 250 - 2).reshape(2, queries, kinds + 1)
+    return masks.astype("float32"), classes.astype("float32")
