@@ -13,6 +13,7 @@ from keras_vit.layers.costs import Cost
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Layer, Tensor
 
+MASKS, CLASSES = "masks_queries_logits", "class_queries_logits"  # outputs, as in transformers
 _POWER = 0.9  # of the fall, `poly_power` in github.com/tue-mps/eomt
 
 
@@ -28,7 +29,17 @@ class MaskLogits(Layer):
 
     Returns:
         Float tensor of shape `(B, Q, rows, columns)`.
+
+    Raises:
+        ValueError: If queries and map have other channels.
     """
+
+    def build(self, queries_shape: Shape, maps_shape: Shape) -> None:
+        if queries_shape[-1] != maps_shape[-1]:
+            raise ValueError(
+                "Queries and feature map must have the same channels. Received: "
+                f"{queries_shape[-1]} and {maps_shape[-1]}."
+            )
 
     def call(self, queries: Tensor, maps: Tensor) -> Tensor:
         count, grid = queries.shape[1], grid_of(maps)

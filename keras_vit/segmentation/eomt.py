@@ -14,7 +14,7 @@ from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
-from keras_vit.layers.queries import MaskLogits, QueryMask
+from keras_vit.layers.queries import CLASSES, MASKS, MaskLogits, QueryMask
 from keras_vit.layers.rotary import RotaryTable
 from keras_vit.layers.tokens import ClassToken
 from keras_vit.models.attention import geometry_of
@@ -23,7 +23,6 @@ from keras_vit.models.pyramid import exact_gelu
 from keras_vit.networks.network_file import Names, NetworkFile
 from keras_vit.runtime.model import Model
 
-MASKS, CLASSES = "masks_queries_logits", "class_queries_logits"  # outputs, as in transformers
 _LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
 _NORM_EPSILON = 1e-6  # of the upscaling, whatever `layer_norm_eps` is
 _VIT_KEYS = (
@@ -143,7 +142,7 @@ def build_eomt(
     of the backbone are shared.
 
     Args:
-        backbone: A Vision Transformer for images of one size, without a head.
+        backbone: A Vision Transformer for images of one size. Its head and pooling are left out.
         classes: Number of classes `K`, without the class of no object.
         num_queries: Number of queries `Q`, as many segments of an image at most.
         num_blocks: Blocks that the queries take part in.
@@ -157,8 +156,8 @@ def build_eomt(
         them for no object.
 
     Raises:
-        ValueError: If the backbone has a head, other blocks than a plain Vision Transformer, or
-            fewer blocks, or takes images of any size.
+        ValueError: If the backbone is a model inside another, has no norm of its tokens or too few
+            blocks, or takes images of any size.
 
     Example:
 
@@ -192,7 +191,8 @@ def build_eomt(
     if table is not None:  # the queries are not turned, as the other tokens before the patches
         fields = {**table.get_config(), "num_prefix_tokens": prefix, "name": "query_rotary_table"}
         rotation = RotaryTable.from_config(fields)(calls[table].input_tensors[0])
-    layers["queries"] = ClassToken(num_queries, stddev=1.0, name="queries")  # as in the official code
+    # The deviation is that of the official code.
+    layers["queries"] = ClassToken(num_queries, stddev=1.0, name="queries")
     x = layers["queries"](x)
     masks = [
         QueryMask(x.shape[1], geometry.grid, name=f"query_mask_{index}") if is_masked else None
@@ -257,9 +257,7 @@ def decode(
     return [*predictions, _predict(layers, x, grid)]
 
 
-def _predict(
-    layers: dict[str, keras.Layer], x: Tensor, grid: tuple[int, int]
-) -> dict[str, Tensor]:
+def _predict(layers: dict[str, keras.Layer], x: Tensor, grid: tuple[int, int]) -> dict[str, Tensor]:
     """Mask and class of every query, of tokens before the norm."""
     x = layers["encoder_norm"](x)
     patches = x.shape[1] - grid[0] * grid[1]

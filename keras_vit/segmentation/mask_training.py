@@ -1,9 +1,8 @@
-"""Training of EoMT: predictions before every masked block, their loss, and mask annealing."""
+"""Training of EoMT: predictions before every masked block, and mask annealing."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,63 +12,9 @@ from keras_vit.layers.queries import QueryMask
 from keras_vit.layers.rotary import RotaryTable
 from keras_vit.models.attention import geometry_of
 from keras_vit.models.graph import calls_of, find_blocks, single_input
-from keras_vit.runtime.model import Model
-from keras_vit.segmentation.eomt import CLASSES, MASKS, decode
-from keras_vit.segmentation.mask_loss import MaskLoss
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class MaskTrainer(Model):
-    """A model to the predictions of EoMT before its masked blocks and after the last.
-
-    Labels are a dict of `masks`, of shape `(B, M, H, W)`, and `labels`, of shape `(B, M)`, as for
-    `MaskLoss`. The loss is the sum over all predictions.
-
-    Args:
-        *args: As for `keras_vit.Model`.
-        mask_loss: The `MaskLoss`, or its fields.
-        **kwargs: As for `keras_vit.Model`.
-    """
-
-    def __init__(self, *args: Any, mask_loss: Any = None, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.mask_loss = mask_loss or MaskLoss()
-
-    def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
-        """As `keras_vit.Model.compile`, without XLA, which has no matching of queries to masks."""
-        super().compile(optimizer, *args, **{**kwargs, "jit_compile": False})
-
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:
-        """The sum of the losses of all predictions, and of the layers."""
-        if not isinstance(y, dict) or not {"masks", "labels"} <= y.keys():
-            raise ValueError(
-                "Labels are a dict of `masks`, of shape (B, M, H, W), and `labels`, of shape "
-                f"(B, M). Received: {type(y).__name__} with {list(y) if isinstance(y, dict) else y}."
-            )
-        losses = [
-            self.mask_loss(y_pred[key], y_pred[key.replace(MASKS, CLASSES)], y["masks"], y["labels"])
-            for key in y_pred
-            if key.startswith(MASKS)
-        ]
-        return keras.ops.sum(keras.ops.stack([*losses, *self.losses]))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "mask_loss": dataclasses.asdict(self.mask_loss)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = dict(config)
-        mask_loss = MaskLoss(**config.pop("mask_loss"))
-        model: Any = super().from_config(config, custom_objects)
-        model.mask_loss = mask_loss
-        return model
+from keras_vit.segmentation.eomt import decode
+from keras_vit.train.mask_loss import MaskLoss
+from keras_vit.train.mask_trainer import MaskTrainer
 
 
 def build_mask_trainer(

@@ -17,8 +17,8 @@ from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pillow import resample
 from keras_vit.data.transforms import decode_for
+from keras_vit.layers.queries import CLASSES, MASKS
 from keras_vit.runtime.model import find_preprocessing
-from keras_vit.segmentation.eomt import CLASSES, MASKS
 
 TASKS = ("panoptic", "instance", "semantic")
 

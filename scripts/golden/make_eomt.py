@@ -7,8 +7,8 @@ follow a formula (`points_of`), in place of `torch.rand`.
     PYTHONPATH=. .venv-parity/bin/python scripts/golden/make_eomt.py FOLDER
 
 with the environment of `scripts/parity`, and the folder `skimage/data` of scikit-image. The network
-is the case "eomt" of `make_networks.py` with queries that differ more. It prints how many pixels differ
-where torchvision resizes the photographs instead of Pillow.
+is the case "eomt" of `make_networks.py` with queries that differ more. It prints the share of equal
+pixels where torchvision resizes the photographs instead of Pillow.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from transformers.models.eomt.image_processing_pil_eomt import EomtImageProcessorPil
 
 from scripts.golden.network_formula import (
     SCALES,
@@ -37,7 +38,6 @@ from scripts.golden.network_formula import (
     points_of,
 )
 from scripts.peers.parity_theirs import load_saved, save_names
-from transformers.models.eomt.image_processing_pil_eomt import EomtImageProcessorPil
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"
 
@@ -72,8 +72,12 @@ def make_losses(model: torch.nn.Module) -> dict[str, Any]:
     masks, labels = mask_labels_of(16)
     known = labels >= 0
     targets = {
-        "mask_labels": [torch.tensor(each[is_it]) for each, is_it in zip(masks, known)],
-        "class_labels": [torch.tensor(each[is_it]) for each, is_it in zip(labels, known)],
+        "mask_labels": [
+            torch.tensor(each[is_it]) for each, is_it in zip(masks, known, strict=True)
+        ],
+        "class_labels": [
+            torch.tensor(each[is_it]) for each, is_it in zip(labels, known, strict=True)
+        ],
     }
     logits = [torch.tensor(each, requires_grad=True) for each in mask_logits_of()]
     model.criterion.empty_weight.fill_(1.0)[-1] = model.config.no_object_weight  # as initialised

@@ -16,11 +16,11 @@ def network_arrays(
 
     Those that `fixed` names have its value.
     """
-    arrays = {}
+    arrays, fixed = {}, fixed or {}
     for position, (name, shape) in enumerate(sorted(shapes.items())):
         i = np.arange(int(np.prod(shape)), dtype="int64")
         fill = ((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1
-        if name in (fixed or {}):
+        if name in fixed:
             arrays[name] = np.full(shape, fixed[name], "float32")
             continue
         if not shape:  # a counter

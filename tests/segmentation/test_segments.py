@@ -20,8 +20,8 @@ DATA = pathlib.Path(skimage.__file__).parent / "data"
 LAYERS = {"query.weight": ("queries", 0), "class_predictor.weight": ("class_head", 0)}
 
 
-def load(folder, splits=False, **options):
-    network_folder("eomt", folder)
+def load(folder, splits=False, name="eomt", changes=None, **options):
+    network_folder(name, folder, **(changes or {}))
     size = {"shortest_edge": 64, "longest_edge": None if splits else 64}
     processor = {"do_split_image": splits, "do_pad": not splits, "size": size}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))

@@ -68,7 +68,8 @@ class MaskLoss:
         probabilities = tf.sigmoid(logits)
         common = tf.matmul(probabilities, targets, transpose_b=True)
         total = tf.reduce_sum(probabilities, -1)[:, :, None] + tf.reduce_sum(targets, -1)[:, None]
-        classes = tf.gather(tf.nn.softmax(class_logits), tf.maximum(labels, 0), axis=2, batch_dims=1)
+        known = tf.maximum(labels, 0)
+        classes = tf.gather(tf.nn.softmax(class_logits), known, axis=2, batch_dims=1)
         cost = (
             self.mask_weight * (inside + outside) / self.train_num_points
             + self.dice_weight * (1 - (2 * common + 1) / (total + 1))
@@ -139,15 +140,13 @@ def _at_points(maps: Any, points: Any) -> Any:
     flat = tf.reshape(maps, (-1, maps.shape[1], rows * columns))
     places = points * tf.constant((columns, rows), points.dtype) - 0.5
     first = tf.floor(places)
-    beyond = tf.unstack(places - first, axis=-1)
+    right, down = tf.unstack(places - first, axis=-1)
     x, y = tf.unstack(tf.cast(first, tf.int32), axis=-1)
     total = 0.0
-    for down in (0, 1):
-        for right in (0, 1):
-            row, column = y + down, x + right
-            weight = (beyond[0] if right else 1 - beyond[0]) * (beyond[1] if down else 1 - beyond[1])
+    for row, of_row in ((y, 1 - down), (y + 1, down)):
+        for column, of_column in ((x, 1 - right), (x + 1, right)):
             is_inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
             index = tf.where(is_inside, row * columns + column, 0)
             values = tf.gather(flat, index, axis=2, batch_dims=1)  # (B, C, P)
-            total += values * tf.where(is_inside, weight, 0.0)[:, None]
+            total += values * tf.where(is_inside, of_row * of_column, 0.0)[:, None]
     return total
