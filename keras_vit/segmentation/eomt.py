@@ -24,7 +24,7 @@ from keras_vit.networks.network_file import Names, NetworkFile
 from keras_vit.runtime.model import Model
 
 _LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
-_NORM_EPSILON = 1e-6  # of the upscaling, whatever `layer_norm_eps` is
+_EPSILON = 1e-6  # of the upscaling, whatever `layer_norm_eps` is
 _VIT_KEYS = (
     "hidden_size num_hidden_layers num_attention_heads hidden_act layer_norm_eps image_size "
     "patch_size num_channels mlp_ratio intermediate_size use_swiglu_ffn use_gated_mlp"
@@ -35,7 +35,7 @@ _KEYS: keys.Rules = {
         "num_register_tokens num_blocks num_queries num_upscale_blocks class_weight mask_weight "
         "dice_weight no_object_weight train_num_points oversample_ratio importance_sample_ratio "
         "query_bias key_bias value_bias proj_bias mlp_bias pos_embed_jitter pos_embed_rescale "
-        "pos_embed_shift"
+        "pos_embed_shift rope_theta"
     ),
     "hidden_act": keys.Only(("gelu",), "another activation in the heads"),
     "rope_parameters": keys.Part({
@@ -66,9 +66,9 @@ def load_eomt(file: NetworkFile, **options: Any) -> Model:
     config = {**_DEFAULTS, **{k: v for k, v in file.config.items() if v is not None}}
     vit = {key: config[key] for key in _VIT_KEYS.split() if key in config}
     if config["model_type"] == "eomt_dinov3":
-        rope = config.get("rope_parameters", {})
+        rope = config.get("rope_parameters", config)  # of transformers 4, the number itself
         vit |= {"model_type": "dinov3_vit", "rope_theta": rope.get("rope_theta", 100.0)}
-        names: Names = _renamed(file, _ON_DINOV3)
+        names: Names = _names(file, _ON_DINOV3)
     else:
         vit["model_type"] = "dinov2_with_registers"
         names = _names_on_dinov2(file)
@@ -90,41 +90,33 @@ def load_eomt(file: NetworkFile, **options: Any) -> Model:
     )
     theirs = {"queries": "query.weight", "class_head": "class_predictor"}
     theirs |= {f"mask_head_{step}": f"mask_head.fc{step}" for step in (1, 2, 3)}
-    parts = {"conv": "conv1", "depthwise": "conv2", "norm": "layernorm2d"}
     for step in range(config["num_upscale_blocks"]):
-        block = f"upscale_block.block.{step}"
-        theirs |= {f"upscale_{step}_{ours}": f"{block}.{part}" for ours, part in parts.items()}
+        for ours, part in (("conv", "conv1"), ("depthwise", "conv2"), ("norm", "layernorm2d")):
+            theirs[f"upscale_{step}_{ours}"] = f"upscale_block.block.{step}.{part}"
     return file.finish(model, theirs, ("criterion.",))
 
 
-def _renamed(file: NetworkFile, parts: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _names(file: NetworkFile, parts: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Arrays of the Transformer by the names of its layout."""
-    found = {}
-    for name in file.file.entries:
-        if name.startswith(_VIT_PREFIXES):
-            ours = functools.reduce(lambda text, part: text.replace(*part), parts, name)
-            found[ours] = name
-    return found
+    found = (name for name in file.file.entries if name.startswith(_VIT_PREFIXES))
+    return {functools.reduce(lambda x, part: x.replace(*part), parts, n): n for n in found}
 
 
 def _names_on_dinov2(file: NetworkFile) -> Names:
-    names = _renamed(file, _ON_DINOV2)
-    # Patches alone have positions.
-    count, width = file.file.entries[names.pop(_POSITIONS)].shape
-    shape = (1, count + 1, width)
-    table = _POSITIONS.removesuffix(".weight")
-    names[table] = shape, lambda: np.pad(file.read(_POSITIONS), ((1, 0), (0, 0)))[None]
-    gates = [name for name in names if ".mlp.gate_proj." in name]
-    for gate in gates:  # one layer for both inputs of the gate
-        pair = names.pop(gate), names.pop(gate.replace("gate_proj", "up_proj"))
+    names = _names(file, _ON_DINOV2)
+    count, width = file.file.entries[names.pop(_POSITIONS)].shape  # of patches alone
+    names[_POSITIONS.removesuffix(".weight")] = (
+        (1, count + 1, width),
+        lambda: np.pad(file.read(_POSITIONS), ((1, 0), (0, 0)))[None],
+    )
+    for gate in [name for name in names if ".mlp.gate_proj." in name]:
+        pair = [names.pop(gate), names.pop(gate.replace("gate_proj", "up_proj"))]
         rows, *rest = file.file.entries[pair[0]].shape
-        joined = functools.partial(_joined, file, pair)
-        names[gate.replace("gate_proj", "weights_in")] = (2 * rows, *rest), joined
+        names[gate.replace("gate_proj", "weights_in")] = (
+            (2 * rows, *rest),  # one layer for both inputs of the gate
+            lambda pair=pair: np.concatenate([file.read(name) for name in pair]),
+        )
     return names
-
-
-def _joined(file: NetworkFile, names: tuple[str, str]) -> np.ndarray:
-    return np.concatenate([file.read(name) for name in names])
 
 
 def build_eomt(
@@ -183,17 +175,15 @@ def build_eomt(
     geometry, calls = geometry_of(backbone), calls_of(backbone)
     x = calls[blocks[-num_blocks]].input_tensors[0]
     width, prefix = x.shape[-1], num_queries + geometry.num_prefix_tokens
-    layers = {layer.name: layer for layer in (norm,)}
-    for layer in _head(width, classes, num_upscale_blocks):
-        layers[layer.name] = layer
     rotation = ()
     table = next((layer for layer in calls if isinstance(layer, RotaryTable)), None)
     if table is not None:  # the queries are not turned, as the other tokens before the patches
         fields = {**table.get_config(), "num_prefix_tokens": prefix, "name": "query_rotary_table"}
         rotation = RotaryTable.from_config(fields)(calls[table].input_tensors[0])
-    # The deviation is that of the official code.
-    layers["queries"] = ClassToken(num_queries, stddev=1.0, name="queries")
-    x = layers["queries"](x)
+    queries = ClassToken(num_queries, stddev=1.0, name="queries")  # as in the official code
+    head = _head(width, classes, num_upscale_blocks)
+    layers = {layer.name: layer for layer in (norm, queries, *head)}
+    x = queries(x)
     masks = [
         QueryMask(x.shape[1], geometry.grid, name=f"query_mask_{index}") if is_masked else None
         for index, is_masked in enumerate(masked or [False] * num_blocks)
@@ -211,16 +201,13 @@ def _head(width: int, classes: int, num_upscale_blocks: int) -> list[keras.Layer
         dense(width, name="mask_head_3"),
         MaskLogits(dtype=exact, name="mask_logits"),
     ]
+    grow = {"activation": exact_gelu, "data_format": _LAST}
+    smooth = {"padding": "same", "use_bias": False, "data_format": _LAST}
     for step in range(num_upscale_blocks):
-        name, last = f"upscale_{step}", {"data_format": _LAST}
         layers += [
-            keras.layers.Conv2DTranspose(
-                width, 2, 2, activation=exact_gelu, name=f"{name}_conv", **last
-            ),
-            keras.layers.DepthwiseConv2D(
-                3, padding="same", use_bias=False, name=f"{name}_depthwise", **last
-            ),
-            keras.layers.LayerNormalization(epsilon=_NORM_EPSILON, name=f"{name}_norm"),
+            keras.layers.Conv2DTranspose(width, 2, 2, **grow, name=f"upscale_{step}_conv"),
+            keras.layers.DepthwiseConv2D(3, **smooth, name=f"upscale_{step}_depthwise"),
+            keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"upscale_{step}_norm"),
         ]
     return layers
 
@@ -266,9 +253,6 @@ def _predict(layers: dict[str, keras.Layer], x: Tensor, grid: tuple[int, int]) -
     classes = layers["class_head"](x)
     for step in (1, 2, 3):
         x = layers[f"mask_head_{step}"](x)
-    step = 0
-    while f"upscale_{step}_conv" in layers:
-        for part in ("conv", "depthwise", "norm"):
-            maps = layers[f"upscale_{step}_{part}"](maps)
-        step += 1
+    for name, layer in layers.items():  # in order
+        maps = layer(maps) if name.startswith("upscale_") else maps
     return {MASKS: layers["mask_logits"](x, maps), CLASSES: classes}

@@ -66,30 +66,23 @@ def predict_segments(
     check_choice("task", task, TASKS)
     if isinstance(images, (str, bytes, os.PathLike)) or getattr(images, "ndim", 4) == 3:
         raise ValueError("`images` must be a list of images. Received: one image. Pass [image].")
-    if not isinstance(model.output, dict) or not {MASKS, CLASSES} <= model.output.keys():
-        raise ValueError(
-            f"Segments need a model with the outputs {MASKS!r} and {CLASSES!r}. Received: "
-            f"{model.name!r}. Load a checkpoint of EoMT, or build a model by `build_eomt`."
-        )
-    transform = transform_of(model)
-    side = transform.image_size[0]
-    if transform.image_size != (side, side):
-        raise ValueError(
-            f"Segments of images of any size need a model of square images. Received: "
-            f"{transform.image_size} pixels. Pass input_shape=(size, size, 3) to `from_pretrained`."
-        )
-    if not find_preprocessing(model)[1]:
-        raise ValueError(
-            f"Segments need a model that normalises pixels itself. Received: {model.name!r}. Load "
-            "or build it with include_preprocessing=True."
-        )
     processor = (getattr(model, "published", None) or {}).get("processor", {})
     splits = bool(processor.get("do_split_image"))
-    if splits and task != "semantic":
-        raise ValueError(
-            "The preprocessing of this model splits images, as for semantic segmentation, and a "
-            f'segment can be in several parts. Received: task={task!r}. Pass task="semantic".'
-        )
+    transform = transform_of(model)
+    side = transform.image_size[0]
+    outputs = model.output if isinstance(model.output, dict) else {}
+    for is_met, need in (
+        ({MASKS, CLASSES} <= outputs.keys(), "masks of queries: load a checkpoint of EoMT"),
+        (transform.image_size == (side, side), "square images: pass input_shape=(side, side, 3)"),
+        (find_preprocessing(model)[1], "pixels in [0, 255]: pass include_preprocessing=True"),
+        (processor.get("resample", 2) == 2, "images that are resized linearly (resample=2)"),
+        (task == "semantic" or not splits, 'whole images, or task="semantic" (do_split_image)'),
+    ):
+        if not is_met:
+            raise ValueError(
+                f"Segments need a model of {need}. Received: {model.name!r} for images of "
+                f"{transform.image_size} pixels, task={task!r}."
+            )
     found: list[Any] = []
     for image in images:
         data = pathlib.Path(image).read_bytes() if isinstance(image, (str, os.PathLike)) else image
@@ -102,20 +95,18 @@ def predict_segments(
         squares = np.zeros((len(parts), side, side, resized.shape[-1]), "float32")
         for square, part in zip(squares, parts, strict=True):
             square[: part.shape[0], : part.shape[1]] = part
-        outputs = model.predict(squares, batch_size, verbose=0)
-        masks = outputs[MASKS].astype("float32")
-        probabilities = tf.nn.softmax(outputs[CLASSES].astype("float32")).numpy()
+        predicted = model.predict(squares, batch_size, verbose=0)
+        masks, classes = predicted[MASKS], tf.nn.softmax(predicted[CLASSES]).numpy()
         if task == "semantic":
-            found.append(_semantic(masks, probabilities, (side, size, own), starts, axis))
+            found.append(_semantic(masks, classes, (side, size, own), starts, axis))
             continue
-        scores, labels = probabilities[0].max(-1), probabilities[0].argmax(-1)
-        if task == "instance":
-            scores, labels = probabilities[0, :, :-1].max(-1), probabilities[0, :, :-1].argmax(-1)
-            kept = scores >= threshold  # of which the mean probability of the mask takes a part
-        else:
-            kept = (scores > threshold) & (labels < probabilities.shape[-1] - 1)
-        logits = _at_own_size(masks[0, kept], side, size, own)
-        scores, labels = scores[kept], labels[kept]
+        none = classes.shape[-1] - 1
+        chosen = classes[0, :, :none] if task == "instance" else classes[0]
+        scores, labels = chosen.max(-1), chosen.argmax(-1)
+        kept = scores >= threshold if task == "instance" else scores > threshold
+        kept &= labels < none
+        masks, scores, labels = masks[0, kept], scores[kept], labels[kept]
+        logits = _resize(_resize(masks, (side, side))[:, : size[0], : size[1]], own)
         if task == "instance":
             found.append(_instances(logits, scores, labels, threshold))
         else:
@@ -145,13 +136,6 @@ def _windows(size: tuple[int, int], side: int) -> list[int]:
 def _resize(maps: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resizes maps `(n, rows, columns)`, without antialiasing."""
     return tf.image.resize(maps.transpose(1, 2, 0), size).numpy().transpose(2, 0, 1)
-
-
-def _at_own_size(
-    maps: np.ndarray, side: int, size: tuple[int, int], own: tuple[int, int]
-) -> np.ndarray:
-    """Maps `(n, rows, columns)` of a filled square at the size of the image, `(n, h, w)`."""
-    return _resize(_resize(maps, (side, side))[:, : size[0], : size[1]], own)
 
 
 def _semantic(

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 

@@ -79,13 +79,13 @@ def test_padding_is_no_part_of_a_class_map(tmp_path):
 
 def test_wrong_calls_say_what_to_do(photographs, tmp_path):
     model, image = load(tmp_path, splits=True), photographs["coffee"]
-    with pytest.raises(ValueError, match='Pass task="semantic"'):
+    with pytest.raises(ValueError, match='task="semantic"'):
         predict_segments(model, [image], "panoptic")
     with pytest.raises(ValueError, match="Pass \\[image\\]"):
         predict_segments(model, image)
     with pytest.raises(ValueError, match="`task` must be"):
         predict_segments(model, [image], "boxes")
-    with pytest.raises(ValueError, match="Load a checkpoint of EoMT"):
+    with pytest.raises(ValueError, match="load a checkpoint of EoMT"):
         predict_segments(keras_vit.ViTTi16(weights=None), [image])
     normalised = load(tmp_path, include_preprocessing=False)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
