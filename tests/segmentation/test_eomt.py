@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
+from keras_vit.evaluate.counting import count_stages
 from keras_vit.segmentation.eomt import build_eomt
 from tests.networks.cases import network_folder
 from tests.segmentation.test_segments import load
@@ -51,7 +52,16 @@ def test_logits_are_float32_in_half_precision(policy):
         assert logits.dtype == "float32" and np.isfinite(np.asarray(logits)).all()
 
 
+def test_products_of_queries_and_maps_are_counted():
+    stages = {stage.name: stage.macs for stage in count_stages(tiny(masked=(True, False)))}
+    # Before the masked block, which reads no classes, and after the last.
+    assert stages["mask_logits"] == 2 * 5 * 8 * 8 * 16
+    assert stages["class_head"] == 5 * 16 * 5
+
+
 def test_wrong_arguments_say_what_to_do():
+    with pytest.raises(ValueError, match="Received: 8 and 4"):
+        keras_vit.layers.MaskLogits()(np.zeros((1, 2, 8)), np.zeros((1, 3, 3, 4)))
     with pytest.raises(ValueError, match="include_top=False"):
         build_eomt(backbone(pooling="gap", norm_after_pooling=True), 4, num_blocks=2)
     with pytest.raises(ValueError, match="has 3 blocks"):
