@@ -31,6 +31,8 @@ NETWORKS = {
     "BeitForSemanticSegmentation": "segmentation.networks:load_beit_segmenter",
     "VitPoseForPoseEstimation": "pose.networks:load_vitpose",
     "YolosForObjectDetection": "detection.networks:load_yolos",
+    "EomtForUniversalSegmentation": "segmentation.eomt:load_eomt",
+    "EomtDinov3ForUniversalSegmentation": "segmentation.eomt:load_eomt",
 }
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {

@@ -20,6 +20,8 @@ from .pooling import AttentionPooling as AttentionPooling
 from .pooling import MeanPooling as MeanPooling
 from .pooling import TokenPooling as TokenPooling
 from .post_norm import PostNormBlock as PostNormBlock
+from .queries import MaskLogits as MaskLogits
+from .queries import QueryMask as QueryMask
 from .relative import RelativeBias as RelativeBias
 from .relative import RelativeKeys as RelativeKeys
 from .residual import BiTRoot as BiTRoot

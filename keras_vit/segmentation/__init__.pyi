@@ -1,3 +1,4 @@
+from .eomt import build_eomt as build_eomt
 from .evaluation import SegmentationResult as SegmentationResult
 from .evaluation import draw_classes as draw_classes
 from .evaluation import evaluate_masks as evaluate_masks
@@ -7,6 +8,7 @@ from .mask_pipeline import MaskAugmentation as MaskAugmentation
 from .mask_pipeline import mask_batches as mask_batches
 from .mask_records import read_mask_records as read_mask_records
 from .mask_records import read_tfds_masks as read_tfds_masks
+from .mask_training import build_mask_trainer as build_mask_trainer
 from .masks import MaskSet as MaskSet
 from .masks import read_mask_arrays as read_mask_arrays
 from .masks import read_masks as read_masks
@@ -14,3 +16,4 @@ from .model import build_segmenter as build_segmenter
 from .networks import as_segmenter as as_segmenter
 from .recipes import SegmentationRecipe as SegmentationRecipe
 from .recipes import find_segmentation_recipe as find_segmentation_recipe
+from .segments import predict_segments as predict_segments

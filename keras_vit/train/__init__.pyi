@@ -11,6 +11,8 @@ from .losses import ContrastiveLoss as ContrastiveLoss
 from .losses import DistillationLoss as DistillationLoss
 from .losses import RegressionLoss as RegressionLoss
 from .losses import SigmoidCrossentropy as SigmoidCrossentropy
+from .mask_loss import MaskLoss as MaskLoss
+from .mask_trainer import MaskTrainer as MaskTrainer
 from .masked_patches import masked_patch_model as masked_patch_model
 from .new_head import adapt_model as adapt_model
 from .optimizers import SGD as SGD

@@ -22,6 +22,7 @@ import keras_vit.models.set_prediction
 import keras_vit.runtime.model
 import keras_vit.train.distillation
 import keras_vit.train.losses
+import keras_vit.train.mask_trainer
 import keras_vit.train.metrics
 import keras_vit.train.optimizers
 import keras_vit.train.schedules

@@ -48,6 +48,10 @@ YOLOS = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
     "image_size": [64, 96], "patch_size": 16, "num_detection_tokens": 7, "id2label": LABELS,
 }  # fmt: skip
+EOMT = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": 64,
+    "patch_size": 16, "num_queries": 10, "num_blocks": 2, "id2label": LABELS,
+}  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
@@ -93,20 +97,39 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "yolos without mid positions": (
         "YolosForObjectDetection", {**YOLOS, "use_mid_position_embeddings": False}, (80, 64)
     ),
+    "eomt": (
+        "EomtForUniversalSegmentation", {**EOMT, "mlp_ratio": 2}, (64, 64),
+    ),
+    "masked eomt": (
+        "EomtForUniversalSegmentation",
+        {**EOMT, "mlp_ratio": 2, "use_swiglu_ffn": True, "num_upscale_blocks": 1}, (64, 64),
+    ),
+    "eomt on dinov3": (
+        "EomtDinov3ForUniversalSegmentation",
+        {**EOMT, "intermediate_size": 64}, (64, 64),
+    ),
+    "masked eomt on dinov3": (
+        "EomtDinov3ForUniversalSegmentation",
+        {**EOMT, "intermediate_size": 64, "num_blocks": 3}, (64, 64),
+    ),
 }  # fmt: skip
 # What their model is called with besides images, and ours loaded with.
 CALLS: dict[str, dict[str, int]] = {"vitpose of experts": {"dataset_index": 2}}
+# Arrays of one value.
+FIXED = {
+    name: {"attn_mask_probs": float(name.startswith("masked"))} for name in CASES if "eomt" in name
+}
 
 
 def make(name: str) -> dict[str, Any]:
     """The row of a case."""
     kind, options, size = CASES[name]
-    call = CALLS.get(name, {})
+    call, fixed = CALLS.get(name, {}), FIXED.get(name)
     config = getattr(transformers, kind).config_class(**options)
     model = getattr(transformers, kind)(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         shapes = save_names(model, folder)
-        arrays = network_arrays(shapes)
+        arrays = network_arrays(shapes, fixed)
         state = {name: torch.tensor(array) for name, array in arrays.items()}
         model, info = load_saved(model, folder, state)
         assert not any(info.values()), info
@@ -120,8 +143,9 @@ def make(name: str) -> dict[str, Any]:
         for name in found
         if name not in ("loss", "hidden_states", "attentions", "last_hidden_state")
     }
-    options = {"options": call} if call else {}
-    return {"config": written, "size": size, "shapes": shapes, "outputs": outputs, **options}
+    row = {"config": written, "size": size, "shapes": shapes, "outputs": outputs}
+    extras = {"options": call, "fixed": fixed}
+    return row | {key: value for key, value in extras.items() if value}
 
 
 def main() -> None:

@@ -9,17 +9,25 @@ import numpy as np
 _COUNT = 400  # values of an output that are kept
 
 
-def network_arrays(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Arrays of these names and shapes: every branch, bias, scale and position counts."""
-    arrays = {}
+def network_arrays(
+    shapes: dict[str, list[int]], fixed: dict[str, float] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays of these names and shapes: every branch, bias, scale and position counts.
+
+    Those that `fixed` names have its value.
+    """
+    arrays, fixed = {}, fixed or {}
     for position, (name, shape) in enumerate(sorted(shapes.items())):
         i = np.arange(int(np.prod(shape)), dtype="int64")
         fill = ((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1
+        if name in fixed:
+            arrays[name] = np.full(shape, fixed[name], "float32")
+            continue
         if not shape:  # a counter
             arrays[name] = np.array(0, "int64")
             continue
         is_scale = len(shape) == 1 and name.endswith(("weight", "lambda1", "lambda_1", "lambda_2"))
-        if is_scale or name.endswith(("running_var", "attn_mask_probs")):
+        if is_scale or name.endswith("running_var"):
             fill = 1 + 0.3 * fill
         elif len(shape) > 1 and name.endswith("weight"):
             fill = 1.5 * fill / np.prod(shape[1:]) ** 0.5
@@ -40,3 +48,54 @@ def chosen_values(output: np.ndarray) -> dict[str, Any]:
     flat = np.asarray(output, "float64").reshape(-1)
     places = np.linspace(0, len(flat) - 1, min(_COUNT, len(flat))).round().astype(int)
     return {"shape": list(output.shape), "values": [float(f"{x:.7g}") for x in flat[places]]}
+
+
+# Factors of arrays of EoMT with which queries find several classes, some of them surely.
+SCALES = {"query.weight": 12.0, "class_predictor.weight": 8.0}
+# Calls of `predict_segments` on a network, and the arguments in transformers.
+SEGMENT_TASKS: dict[str, dict[str, Any]] = {
+    "panoptic": {
+        "task": "panoptic", "splits": False,
+        "ours": {"threshold": 0.4, "overlap_threshold": 0.05, "stuff_classes": [0, 2]},
+        "theirs": {"threshold": 0.4, "overlap_mask_area_threshold": 0.05, "stuff_classes": [0, 2]},
+    },
+    "panoptic, few": {"task": "panoptic", "splits": False, "ours": {}, "theirs": {}},
+    "instance": {
+        "task": "instance", "splits": False,
+        "ours": {"threshold": 0.5}, "theirs": {"threshold": 0.5},
+    },
+    "semantic": {"task": "semantic", "splits": True, "ours": {}, "theirs": {}},
+}  # fmt: skip
+
+
+def photographs_of(read: Any) -> dict[str, np.ndarray]:
+    """Photographs of scikit-image, one of them upright, by a function that reads a file."""
+    return {
+        "coffee": read("coffee.png"),
+        "rocket": read("rocket.jpg").transpose(1, 0, 2)[:, :230],
+        "astronaut": read("astronaut.png"),
+    }
+
+
+def points_of(shape: Any) -> np.ndarray:
+    """Points in place of random ones, of shape `(..., P, 2)`, the same in every row."""
+    i = np.arange(shape[-2], dtype="float64")[:, None] + shape[-2] + 1
+    points = i * np.array([0.7548776662466927, 0.5698402909980532]) % 1
+    return np.broadcast_to(points.astype("float32"), tuple(shape)).copy()
+
+
+def mask_labels_of(size: int, kinds: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Three masks of an image and one of another, of shape `(2, 3, size, size)`, and labels."""
+    rows, columns = np.mgrid[:size, :size] / size
+    shapes = [columns < 0.4, (rows - 0.5) ** 2 + (columns - 0.6) ** 2 < 0.09, rows > 0.7]
+    masks = np.stack([np.stack(shapes), np.stack([shapes[1], *2 * [np.zeros_like(shapes[0])]])])
+    return masks.astype("float32"), np.array([[2, 0, kinds - 1], [3, -1, -1]])
+
+
+def mask_logits_of(size: int = 8, queries: int = 6, kinds: int = 5) -> tuple[np.ndarray, ...]:
+    """Logits of masks and of classes of two images."""
+    i = np.arange(2 * queries * size**2, dtype="int64")
+    masks = (((5 * i**2 + 641 * i) % 1999) / 250 - 4).reshape(2, queries, size, size)
+    i = np.arange(2 * queries * (kinds + 1), dtype="int64")
+    classes = (((11 * i**2 + 389 * i) % 997) / 250 - 2).reshape(2, queries, kinds + 1)
+    return masks.astype("float32"), classes.astype("float32")

@@ -92,6 +92,29 @@ CASES = {
                 },
             ),
             Case("PostNormBlock", {"num_heads": 2, "mlp_dim": 16}, TOKENS, TOKENS),
+            Case(
+                "MaskLogits",
+                {},
+                {"queries_shape": (2, 3, 8), "maps_shape": (2, 4, 6, 8)},
+                (2, 3, 4, 6),
+                more=SEVERAL,
+            ),
+            Case(
+                "QueryMask",
+                {"num_tokens": 10, "grid": (2, 3)},
+                (2, 3, 4, 6),
+                (2, 1, 10, 10),
+                "bool",
+                SEVERAL,
+            ),
+            Case(
+                "QueryMask",
+                {"num_tokens": 10, "grid": (2, 3), "annealing": (0, 4)},
+                (2, 3, 4, 6),
+                (2, 1, 10, 10),
+                "bool",
+                SEVERAL,
+            ),
             Case("RMSNorm", {}, TOKENS, TOKENS),
             Case(
                 "ResNetStage", {"num_units": 1, "filters": 32, "strides": 2}, MAPS, (2, 4, 4, 128)

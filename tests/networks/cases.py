@@ -17,7 +17,7 @@ def network_folder(name, folder, **changes):
     """Writes the checkpoint of a case, with changes of its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     case = CASES[name]
-    arrays = network_arrays(case["shapes"])
+    arrays = network_arrays(case["shapes"], case.get("fixed"))
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**case["config"], **changes}))
     return folder
