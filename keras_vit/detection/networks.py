@@ -82,13 +82,13 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
     return model
 
 
-def load_yolos_back(arrays: dict[str, np.ndarray], values: Any) -> dict[str, np.ndarray]:
+def load_yolos_back(arrays: dict[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
     """The computed arrays by their names in the file: see `keras_vit.networks.saving`."""
     tokens = arrays["embeddings.register_tokens"]
     count = tokens.shape[1]
     table = np.pad(arrays["embeddings.position_embeddings"], ((0, 0), (0, count), (0, 0)))
     found = {_TOKENS: tokens, _POSITIONS: table}  # of which the tokens have theirs
-    mid = [x for path, x in values.items() if path.startswith("mid_position_")]
+    mid = [x for x in model.variables if x.path.startswith("mid_position_")]
     if mid:
         tables = np.stack([keras.ops.convert_to_numpy(x) for x in mid])
         parts = tables[:, :, :1], tables[:, :, 1 + count :], tables[:, :, 1 : 1 + count]

@@ -99,6 +99,6 @@ def _arrays_of_transformer(model: Model) -> dict[str, Sized]:
             rest[ours] = make()
     module, _, function = NETWORKS[model.published["config"]["architectures"][0]].partition(":")
     back = getattr(importlib.import_module(f"keras_vit.{module}"), f"{function}_back", None)
-    for key, value in ({} if back is None else back(rest, values)).items():
+    for key, value in ({} if back is None else back(rest, model)).items():
         _add(arrays, key, np.ascontiguousarray(value))
     return arrays

@@ -91,7 +91,7 @@ def load_vitpose(file: NetworkFile, dataset_index: int = 0, **options: Any) -> M
     return file.finish(model, {**theirs, "pose_conv": "head.conv"}, unused)
 
 
-def load_vitpose_back(arrays: dict[str, np.ndarray], values: Any) -> dict[str, np.ndarray]:
+def load_vitpose_back(arrays: dict[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
     """The computed arrays by their names in the file: see `keras_vit.networks.saving`."""
     found = {}
     for name, array in arrays.items():

@@ -119,6 +119,24 @@ def _names_on_dinov2(file: NetworkFile) -> Names:
     return names
 
 
+def load_eomt_back(arrays: dict[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+    """The computed arrays by their names in the file: see `keras_vit.networks.saving`."""
+    blocks = range(int(model.published["config"].get("num_blocks", _DEFAULTS["num_blocks"])))
+    masked = {layer.name for layer in model.layers}
+    probabilities = [f"query_mask_{index}" in masked for index in blocks]
+    found = {"attn_mask_probs": np.array(probabilities, "float32")}
+    for name, array in arrays.items():
+        if name == _POSITIONS.removesuffix(".weight"):  # which the class token has not
+            found[_POSITIONS] = array[0, 1:]
+            token = keras.ops.convert_to_numpy(model.get_layer("class_token").token)
+            found["embeddings.cls_token"] = token + array[:, :1]
+        elif "weights_in" in name:
+            ours = name.replace("encoder.layer.", "layers.")
+            for part, rows in zip(("gate_proj", "up_proj"), np.split(array, 2), strict=True):
+                found[ours.replace("weights_in", part)] = rows
+    return found
+
+
 def build_eomt(
     backbone: keras.Model,
     classes: int,
