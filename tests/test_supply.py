@@ -92,6 +92,7 @@ MAJORS = {
     "tokenizers": 0,
     "pyarrow": 26,
     "usearch": 2,
+    "cleanlab": 2,
 }
 
 
