@@ -94,6 +94,7 @@ MAJORS = {
     "tokenizers": 0,
     "pyarrow": 26,
     "usearch": 2,
+    "cleanlab": 2,
 }
 
 

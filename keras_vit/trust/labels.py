@@ -83,7 +83,7 @@ def check_labels(
     best = max(known, key=known.__getitem__)
     scores = held_out_scores(_METHOD, values, labels, classes, best)
     shares = activate(scores, "single_label")
-    suspicious = find_label_issues(labels, shares)
+    suspicious = find_label_issues(labels, shares, n_jobs=1)  # no fork beside TensorFlow's threads
     quality = get_label_quality_scores(labels, shares, method="normalized_margin")
     twins: dict[int, int] = {}
     for pair in find_near_duplicates(images, images):
