@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pixel_range import warn_of_small_range
@@ -77,6 +79,31 @@ def read_image(
             f"{printable(path)} cannot be read as an image (JPEG, PNG, BMP, GIF, TIFF, or WebP "
             f"that does not move): {problem}. Remove it or replace it."
         ) from error
+
+
+def read_pixels(image: Any, index: int, channels: int = 3) -> tuple[np.ndarray, str]:
+    """Pixels of an image, and what messages call it.
+
+    Args:
+        image: Array of shape `(h, w, channels)` with values in [0, 255], or the path of a file,
+            which is turned as its EXIF says.
+        index: Its position among the images.
+        channels: Channels of the result.
+
+    Raises:
+        OSError: If a file is no image.
+        ValueError: If an array has another shape, or values outside.
+    """
+    if isinstance(image, str | os.PathLike):
+        return read_image(pathlib.Path(image), channels), printable(image)
+    pixels = np.asarray(image)
+    if pixels.ndim != 3 or pixels.shape[-1] != channels or not pixels.size:
+        raise ValueError(
+            f"Image {index} must have the shape (height, width, {channels}), or be the path of a "
+            f"file. Received: {pixels.dtype} of shape {pixels.shape}."
+        )
+    check_values(pixels)
+    return pixels, f"image {index}"
 
 
 class ImageFiles:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.array_checks import check_values
-from keras_vit.data.image_files import read_image
+from keras_vit.data.image_files import read_pixels
 from keras_vit.data.pillow import resample
 from keras_vit.models.graph import single_input
 from keras_vit.resize import resize_matrix
@@ -56,12 +54,7 @@ def predict_depth(
             "include_preprocessing=True."
         )
     for index, image in enumerate(images):
-        where = f"Image {index}" if isinstance(image, np.ndarray) else f"{image}"
-        pixels = image if isinstance(image, np.ndarray) else read_image(pathlib.Path(image))
-        if pixels.ndim != 3 or pixels.shape[-1] != 3:
-            raise ValueError(f"{where} must be of shape (h, w, 3). Received: {pixels.shape}.")
-        check_values(pixels)
-        yield _depth_of(model, facts, pixels, where)
+        yield _depth_of(model, facts, *read_pixels(image, index))
 
 
 def _depth_of(model: keras.Model, facts: Mapping[str, Any], pixels: np.ndarray, where: str) -> Any:

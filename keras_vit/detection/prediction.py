@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,10 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.array_checks import check_values
-from keras_vit.data.image_files import read_image
+from keras_vit.data.image_files import read_pixels
 from keras_vit.data.pillow import resample
-from keras_vit.errors import printable
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
 from keras_vit.models.set_prediction import DetectionTransformer
@@ -110,16 +107,7 @@ def decode_boxes(
 def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.ndarray, Any]:
     """The input of a model of one image, and the size of the image."""
     *wanted, channels = model.inputs[0].shape[1:]
-    name = f"image {index}"
-    if isinstance(image, str | os.PathLike):
-        name, image = printable(image), read_image(pathlib.Path(image), channels)
-    image = np.asarray(image)
-    if image.ndim != 3 or image.shape[-1] != channels or not image.size:
-        raise ValueError(
-            f"Images must be arrays of shape (h, w, {channels}), or paths of files. Received: "
-            f"{name} of shape {image.shape}."
-        )
-    check_values(image)
+    image, name = read_pixels(image, index, channels)
     processor = (model.published or {}).get("processor", {})
     size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
     if not all(size):

@@ -8,7 +8,6 @@ heatmap are those of its crop ("unbiased data processing", https://arxiv.org/abs
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -71,6 +70,8 @@ def estimate_poses(
     >>> boxes = [[[40, 20, 200, 400]]]
     >>> poses = keras_vit.pose.estimate_poses(model, ["a.jpg"], boxes)  # doctest: +SKIP
     """
+    from keras_vit.data.image_files import read_pixels  # which imports TensorFlow
+
     size, channels = _input_of(model)
     crops, regions, problems = [], [], []
     images = [images] if isinstance(images, str | os.PathLike) else list(images)
@@ -80,8 +81,7 @@ def estimate_poses(
             f"{len(boxes)}. Pass an empty list for an image without people."
         )
     for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
-        name = str(image) if isinstance(image, str | os.PathLike) else f"image {index}"
-        image, rows = _read(image, channels, name), np.array(given, "float64")
+        (image, name), rows = read_pixels(image, index, channels), np.array(given, "float64")
         regions.append(rows if rows.size else rows.reshape(0, 4))
         found = _box_problems(image, regions[-1])
         problems += [f"{name}, {problem}" for problem in found]
@@ -186,22 +186,6 @@ def _input_of(model: keras.Model) -> tuple[tuple[int, int], int]:
             "keras_vit.from_pretrained, and leave its input_shape and preprocessing."
         )
     return shape[:2], shape[2]
-
-
-def _read(image: Any, channels: int, name: str) -> np.ndarray:
-    """Pixels of an image or of a file."""
-    from keras_vit.data.array_checks import check_values  # they import TensorFlow
-    from keras_vit.data.image_files import read_image
-
-    if isinstance(image, str | os.PathLike):
-        return read_image(pathlib.Path(image), channels)
-    pixels = np.asarray(image)
-    if pixels.ndim != 3 or pixels.shape[-1] != channels or not pixels.size:
-        raise ValueError(
-            f"{name} must have the shape (height, width, {channels}). Received: {pixels.shape}."
-        )
-    check_values(pixels)
-    return pixels
 
 
 def _predict(model: keras.Model, pixels: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
-from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.image_files import read_pixels
 from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pillow import resample
-from keras_vit.data.transforms import decode_for
 from keras_vit.layers.queries import CLASSES, MASKS
 from keras_vit.runtime.model import find_preprocessing
 
@@ -32,7 +30,6 @@ def predict_segments(
     overlap_threshold: float = 0.8,
     stuff_classes: Sequence[int] = (),
     batch_size: int = 8,
-    max_pixels: int = MAX_PIXELS,
 ) -> list[Any]:
     """Predicts segments at the size of every image, as the `EomtImageProcessor` of transformers.
 
@@ -42,7 +39,7 @@ def predict_segments(
 
     Args:
         model: A model of `build_eomt`, or of a checkpoint.
-        images: Pixels of shape `(h, w, C)` in [0, 255], paths of image files, or bytes of them.
+        images: Pixels of shape `(h, w, C)` in [0, 255], or paths of image files.
         task: `"panoptic"`: segments that do not overlap; `"instance"`: the last of overlapping
             masks counts; `"semantic"`: the class of every pixel.
         threshold: Least score of a segment.
@@ -51,7 +48,6 @@ def predict_segments(
             query, for a panoptic segment.
         stuff_classes: Classes of which an image has one panoptic segment at most.
         batch_size: Squares that the model computes at a time.
-        max_pixels: Height times width above which an encoded image is refused.
 
     Returns:
         For each image a dict of `segmentation`, an int32 array of shape `(h, w)` with the number of
@@ -84,13 +80,12 @@ def predict_segments(
                 f"{transform.image_size} pixels, task={task!r}."
             )
     found: list[Any] = []
-    for image in images:
-        data = pathlib.Path(image).read_bytes() if isinstance(image, (str, os.PathLike)) else image
-        pixels = decode_for(transform, tf.convert_to_tensor(data), max_pixels)
+    for index, image in enumerate(images):
+        pixels, _ = read_pixels(image, index, transform.channels)
         own = pixels.shape[0], pixels.shape[1]
         size = _resized_size(own, side, splits)
         starts, axis = _windows(size, side) if splits else [0], int(size[0] <= size[1])
-        resized = resample(pixels, size, (0, 0), size, "bilinear").numpy()
+        resized = resample(tf.constant(pixels), size, (0, 0), size, "bilinear").numpy()
         parts = [np.take(resized, range(x, min(x + side, size[axis])), axis) for x in starts]
         squares = np.zeros((len(parts), side, side, resized.shape[-1]), "float32")
         for square, part in zip(squares, parts, strict=True):

@@ -152,12 +152,12 @@ def test_the_command_writes_exact_depth_and_a_picture(network, tmp_path, monkeyp
 
 
 def test_wrong_images_and_models_are_named(network, tmp_path):
-    with pytest.raises(ValueError, match=r"Image 1 must be of shape \(h, w, 3\)"):
+    with pytest.raises(ValueError, match=r"Image 1 must have the shape \(height, width, 3\)"):
         list(predict_depth(network, [picture_of("noise"), np.zeros((8, 8), "uint8")]))
     (tmp_path / "x.png").write_bytes(b"no image")
     with pytest.raises(OSError, match=r"x\.png cannot be read as an image"):
         list(predict_depth(network, [tmp_path / "x.png"]))
-    with pytest.raises(ValueError, match=r"Image 0 has \(3, 900\) pixels, less than one patch"):
+    with pytest.raises(ValueError, match=r"image 0 has \(3, 900\) pixels, less than one patch"):
         list(predict_depth(network, [np.zeros((3, 900, 3), "uint8")]))
     with pytest.raises(ValueError, match="is no network for depth"):
         list(predict_depth(keras_vit.ViTTi16(weights=None), []))

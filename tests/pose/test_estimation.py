@@ -142,7 +142,7 @@ def test_boxes_that_do_not_fit_are_listed_with_image_and_box(models):
 
 
 def test_images_that_do_not_fit_are_errors(models, tmp_path):
-    with pytest.raises(ValueError, match=r"image 0 must have the shape \(height, width, 3\)"):
+    with pytest.raises(ValueError, match=r"Image 0 must have the shape \(height, width, 3\)"):
         estimate_poses(models["vitpose"], [np.zeros((20, 20), "uint8")], [PERSON])
     with pytest.raises(ValueError, match=r"values in \[0, 255\]"):
         estimate_poses(models["vitpose"], [np.ones((20, 20, 3))], [PERSON])
