@@ -1,7 +1,3 @@
-from .losses import AbsRel as AbsRel
-from .losses import DeltaAccuracy as DeltaAccuracy
-from .losses import ScaleShiftInvariantLoss as ScaleShiftInvariantLoss
-from .losses import SILogLoss as SILogLoss
 from .prediction import network_size as network_size
 from .prediction import paint_depth as paint_depth
 from .prediction import predict_depth as predict_depth

@@ -70,9 +70,9 @@ class ResizeMaps(Layer):
         rows, columns = (None if each is None else self.factor * each for each in size)
         return rows, columns
 
-    def compute_output_spec(self, maps: Tensor, like: Tensor | None = None) -> Tensor:
-        size = self._new_size(tuple((maps if like is None else like).shape[1:3]))
-        return keras.KerasTensor((maps.shape[0], *size, maps.shape[-1]), dtype=self.compute_dtype)
+    def compute_output_shape(self, maps_shape: Shape, like_shape: Shape | None = None) -> Shape:
+        size = self._new_size(tuple((like_shape or maps_shape)[1:3]))
+        return (maps_shape[0], *size, maps_shape[-1])
 
     def count_costs(self, maps_shape: Shape, like_shape: Shape | None = None) -> Cost:
         """Cost for one image: products with constant matrices."""

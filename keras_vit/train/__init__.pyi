@@ -1,4 +1,8 @@
 from .callbacks import EarlyStopping as EarlyStopping
+from .depth_losses import AbsRel as AbsRel
+from .depth_losses import DeltaAccuracy as DeltaAccuracy
+from .depth_losses import ScaleShiftInvariantLoss as ScaleShiftInvariantLoss
+from .depth_losses import SILogLoss as SILogLoss
 from .distillation import distillation_model as distillation_model
 from .file_predictions import Prediction as Prediction
 from .fit import TrainingResult as TrainingResult

@@ -20,6 +20,7 @@ import keras_vit.models.attention
 import keras_vit.models.pyramid
 import keras_vit.models.set_prediction
 import keras_vit.runtime.model
+import keras_vit.train.depth_losses
 import keras_vit.train.distillation
 import keras_vit.train.losses
 import keras_vit.train.mask_trainer

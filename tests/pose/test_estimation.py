@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import PIL.Image
 import pytest
 import safetensors.numpy
 
@@ -56,9 +57,8 @@ def test_keypoints_are_those_of_transformers(models, photographs, number):
 
 
 def test_integers_and_files_give_the_same_keypoints_as_arrays(models, photographs, tmp_path):
-    image = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.png"
-    image.fromarray(photographs[0]).save(path)
+    PIL.Image.fromarray(photographs[0]).save(path)
     boxes = [THEIRS["boxes"]["astronaut"]]
     model = models["vitpose"]
     for each, other in zip(

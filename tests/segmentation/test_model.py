@@ -101,8 +101,13 @@ def test_resizing_of_maps():
     for size in ((7, 9), (2, 3)):
         expected = keras.ops.image.resize(x, size)
         np.testing.assert_allclose(ResizeMaps(size)(x), expected, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"all but the batch known"):
-        ResizeMaps((5, 5))(keras.Input((None, 4, 2)))
+    images, maps = keras.Input((None, None, 1)), keras.Input((None, None, 2))
+    for method in ("bilinear", "align_corners"):  # sizes that only the graph knows
+        resized = keras.Model([maps, images], ResizeMaps(method=method, factor=2)(maps, images))
+        found = resized.predict([x, np.zeros((1, 5, 3, 1), "float32")], verbose=0)
+        np.testing.assert_allclose(found, ResizeMaps((10, 6), method)(x), rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="must be one of"):
+        ResizeMaps((5, 5), "nearest")
 
 
 def compiled(model):

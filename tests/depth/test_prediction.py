@@ -82,7 +82,7 @@ def test_the_loss_of_relative_depth_is_that_of_the_papers():
             steps = np.nansum(np.abs(np.diff(part, axis=0))) + np.nansum(np.abs(np.diff(part)))
             loss += 0.5 * steps / np.isfinite(part).sum()
         losses.append(loss)
-    loss = keras_vit.depth.ScaleShiftInvariantLoss()
+    loss = keras_vit.train.ScaleShiftInvariantLoss()
     assert float(loss(true, found)) == pytest.approx(np.mean(losses), rel=1e-5)
     same = 3 * np.nan_to_num(true, nan=1.0, posinf=1.0) + 7
     assert float(loss(true, same)) == pytest.approx(0, abs=1e-5)  # whatever scale and shift
@@ -103,12 +103,12 @@ def test_loss_and_metrics_of_metric_depth():
     for t, d, part in zip(true.astype("float64"), found, is_known, strict=True):
         g = np.log(t[part]) - np.log(d[part])
         losses.append(np.sqrt((g**2).mean() - 0.85 * g.mean() ** 2))
-    loss = keras_vit.depth.SILogLoss(0.85)
+    loss = keras_vit.train.SILogLoss(0.85)
     assert float(loss(true, found)) == pytest.approx(np.mean(losses), rel=1e-5)
     t, d = true[is_known], found[is_known]
     for metric, expected in (
-        (keras_vit.depth.AbsRel(), np.mean(np.abs(d - t) / t)),
-        (keras_vit.depth.DeltaAccuracy(), np.mean(np.maximum(d / t, t / d) < 1.25)),
+        (keras_vit.train.AbsRel(), np.mean(np.abs(d - t) / t)),
+        (keras_vit.train.DeltaAccuracy(), np.mean(np.maximum(d / t, t / d) < 1.25)),
     ):
         metric.update_state(true[:1], found[:1])
         metric.update_state(true[1:], found[1:])
@@ -121,8 +121,8 @@ def test_a_network_is_fine_tuned_by_plain_fit(tmp_path):
     model = keras_vit.depth.with_depth_alone(network)
     images = np.random.default_rng(0).integers(0, 256, (4, 56, 56, 3)).astype("float32")
     depth = images.mean(axis=-1) / 32 + 1
-    model.compile(keras.optimizers.Adam(3e-3), keras_vit.depth.SILogLoss(),
-                  metrics=[keras_vit.depth.AbsRel()])  # fmt: skip
+    model.compile(keras.optimizers.Adam(3e-3), keras_vit.train.SILogLoss(),
+                  metrics=[keras_vit.train.AbsRel()])  # fmt: skip
     history = model.fit(images, depth, epochs=15, batch_size=4, verbose=0).history
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     assert {"abs_rel"} < history.keys()
