@@ -58,8 +58,8 @@ def main() -> None:
     large = DPTImageProcessorPil(**{**PROCESSOR, "size": {"height": 518, "width": 518}})
     sizes = []
     for size in SIZES:
-        found = large(np.zeros((*size, 3), "uint8"), return_tensors="np")["pixel_values"][0]
-        sizes.append([size, list(np.shape(found)[1:])])
+        array = large(np.zeros((*size, 3), "uint8"), return_tensors="np")["pixel_values"][0]
+        sizes.append([size, list(np.shape(array)[1:])])
     text = json.dumps({"processor": PROCESSOR, "pictures": rows, "sizes": sizes})
     (GOLDEN / "depth.json").write_text(text + "\n")
 
