@@ -51,10 +51,10 @@ def main() -> None:
             outputs = model.eval()(**inputs)
         (found,) = processor.post_process_depth_estimation(outputs, [picture.shape[:2]])
         depth = found["predicted_depth"].numpy()
-        size = list(inputs["pixel_values"].shape[2:])
+        side = list(inputs["pixel_values"].shape[2:])
         pixels = chosen_values(inputs["pixel_values"].numpy().transpose(0, 2, 3, 1))
-        rows[name] = {"size": size, "pixels": pixels, "depth": chosen_values(depth)}
-        print(name, picture.shape, size)
+        rows[name] = {"size": side, "pixels": pixels, "depth": chosen_values(depth)}
+        print(name, picture.shape, side)
     large = DPTImageProcessorPil(**{**PROCESSOR, "size": {"height": 518, "width": 518}})
     sizes = []
     for size in SIZES:
