@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
@@ -53,8 +54,8 @@ def load_beit_segmenter(file: NetworkFile, **options: Any) -> Model:
     backbone = file.backbone(file.after("beit."), file.config, **options)
     blocks = [index - 2 for index in file.config["out_indices"]]  # 1 is the input of the first
     if len(blocks) != 4 or min(blocks) < 0:
-        raise ValueError(
-            f"UPerNet reads four blocks from the first on. Received: out_indices="
+        raise CheckpointError(
+            f"{file.file.path}: UPerNet reads four blocks from the first on. Received: out_indices="
             f"{file.config['out_indices']} in config.json, of which 2 is the first block."
         )
     maps = feature_maps(backbone, blocks, norm=False)
