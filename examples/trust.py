@@ -6,7 +6,7 @@
 A linear classifier of textile on the features of a ViT-S/14 is calibrated and lets itself abstain;
 5 % of its labels are exchanged and looked for; images to label are suggested; three labels an
 image get thresholds; and pictures of a camera that is out of focus are noticed. With Chromium on
-the PATH, `--pictures FOLDER` writes the six pictures of the page. Takes 4 minutes on two cores.
+the PATH, `--pictures FOLDER` writes the six pictures of the page. Takes 5 minutes on two cores.
 """
 
 from __future__ import annotations

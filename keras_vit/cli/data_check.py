@@ -35,7 +35,13 @@ def check_data(
     if labels is not None:
         from keras_vit.cli.trust import check_labels_of
 
-        check_labels_of(data, labels, output, {"data_dir": data_dir, "task": task}, as_json)
+        if validation or test or headers_only:
+            raise ValueError(
+                "--labels looks at the labels of all images of the data. Leave out --validation, "
+                "--test and --headers-only."
+            )
+        reading = {"data_dir": data_dir, "task": task, "unreadable": unreadable}
+        check_labels_of(data, labels, output, reading, as_json)
         return
     from keras_vit.data.folder_check import UNREADABLE, check_folder
     from keras_vit.data.shard_files import find_format

@@ -38,6 +38,8 @@ def calibrate_model(
     if path is None or path.suffix != ".keras":
         raise ValueError(f"Pass --output FILE.keras: {model} is no `.keras` file to write to.")
     images = open_evaluated(model, built, data, labels, task, **reading)
+    if precision is not None and images.task != "multi_label":
+        raise ValueError("--precision is of several labels, and every image has one class.")
     try:
         calibrate(built, images, batch_size)
     except TooFewImagesError as error:
@@ -54,7 +56,7 @@ def check_labels_of(
     data: str, model: str, output: str, reading: dict[str, Any], as_json: bool
 ) -> None:
     """Writes the images whose labels are probably wrong, as a table to correct and as a page."""
-    images = open_training_data(data, None, None, 0, {**reading, "unreadable": "skip"}).training
+    images = open_training_data(data, None, None, 0, reading).training
     found = check_labels(open_model(model), images, pathlib.Path(output, "features"))
     table, page = write_labels(found, images, output)
     suspicious = sum(each.is_suspicious for each in found)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.evaluate.feature_store import store_features
 from keras_vit.evaluate.probes import cross_validate, held_out_scores
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
 from keras_vit.trust.pages import paths_of, render_grid, write_pair
+from keras_vit.trust.suggestions import image_vectors
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -55,7 +55,7 @@ def check_labels(
     Args:
         model: A trained model of this package; its head is not used.
         images: Images with one class each, two of every class or more.
-        folder: Where the features are kept, as for `store_features`.
+        folder: Where features are kept, those of every model and set apart.
         verbose: Whether to print, now and then, how far it is.
 
     Returns:
@@ -76,9 +76,8 @@ def check_labels(
             "Labels are checked of images with one class each, in folders, tables or arrays. "
             f"Received: {images.name} with task={images.task!r}."
         )
-    values = store_features(model, images, folder, verbose=verbose).values
+    values = image_vectors(model, images, folder, verbose)
     labels, classes = np.asarray(images.labels), images.num_classes
-    values = values.reshape(len(labels), -1)
     known = cross_validate(_METHOD, values, labels, classes, None, 5, 0, verbose)
     best = max(known, key=known.__getitem__)
     scores = held_out_scores(_METHOD, values, labels, classes, best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_positive
-from keras_vit.evaluate.feature_store import store_features
+from keras_vit.evaluate.feature_store import digest_model, store_features
 from keras_vit.installation import needing
 from keras_vit.trust.pages import paths_of, render_grid, write_pair
 
@@ -39,7 +40,7 @@ def suggest_images(
         model: A trained model; its head is not used.
         images: Images without labels, as of `keras_vit.data.read_files`.
         count: How many to choose.
-        folder: Where features are kept, as for `store_features`.
+        folder: Where features are kept, those of every model and set apart.
         labelled: Images with one class each.
 
     Returns:
@@ -60,21 +61,30 @@ def suggest_images(
     rest = np.array([i for i, file in enumerate(paths_of(images)) if file not in known])
     if count > len(rest):
         raise ValueError(f"There are {len(rest)} images to label. Received: count={count}.")
-    place = pathlib.Path(folder)
-    x = _vectors(model, images, place / "images")[rest]
+    x = image_vectors(model, images, folder)[rest].astype("float64")
     labels = np.asarray([] if labelled is None else labelled.labels)
     if labelled is None or len(np.unique(labels)) < 2:
         return dict.fromkeys(rest[choose_typical(x, count)].tolist(), "typical")
-    vectors = _vectors(model, labelled, place / "labelled")
+    vectors = image_vectors(model, labelled, folder).astype("float64")
     chosen, pairs = choose_uncertain(x, vectors, labels, count)
     names = labelled.class_names
     reasons = (f"uncertain: {names[first]} or {names[second]}" for first, second in pairs)
     return dict(zip(rest[chosen].tolist(), reasons, strict=True))
 
 
-def _vectors(model: keras.Model, images: ImageSet, folder: pathlib.Path) -> np.ndarray:
-    features = store_features(model, images, folder).values
-    return np.asarray(features, "float64").reshape(len(features), -1)
+def image_vectors(
+    model: keras.Model,
+    images: ImageSet,
+    folder: str | os.PathLike[str],
+    verbose: bool | int = True,
+) -> np.ndarray:
+    """Features of images, of shape `(n, D)`: every model and set has a folder of its own in one."""
+    from keras_vit.data.digests import digest_images
+
+    key = f"{digest_model(model)} {digest_images(images)}".encode()
+    place = pathlib.Path(folder, hashlib.sha256(key).hexdigest()[:12])
+    values = store_features(model, images, place, verbose=verbose).values
+    return values.reshape(len(values), -1)
 
 
 def choose_typical(x: np.ndarray, count: int) -> list[int]:

@@ -217,6 +217,8 @@ def test_the_command_calibrates_a_file(tmp_path, capsys, monkeypatch):
     fitted = keras.saving.load_model("c.keras")
     assert fitted.calibration.num_images == 60 and fitted.abstention.coverage == 0.9
     assert keras.saving.load_model("m.keras").calibration is None
+    assert main(["calibrate", "m.keras", "photos", "--precision", "0.9"]) == 2
+    assert "--precision is of several labels" in capsys.readouterr().err
     assert main(["calibrate", "vit_ti16", "photos"]) == 2
     assert "Pass --output FILE.keras" in capsys.readouterr().err
 

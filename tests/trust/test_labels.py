@@ -41,6 +41,11 @@ def test_check_finds_exchanged_labels_and_writes_a_table_to_correct(tmp_path, ca
     images = read_csv(tmp_path / "out/labels.csv")
     assert images.task == "single_label" and images.num_images == 61
     assert images.class_names == ("bright", "dark")
+    # the corrected table is checked again, in the same folder
+    assert main(["check", str(tmp_path / "out/labels.csv"), *arguments]) == 0
+    assert "images:           61" in capsys.readouterr().out
+    assert main(["check", str(tmp_path / "photos"), *arguments, "--headers-only"]) == 2
+    assert "Leave out --validation" in capsys.readouterr().err
 
 
 def test_what_has_no_single_label_is_refused(tmp_path):

@@ -75,3 +75,6 @@ def test_the_command_writes_a_table_to_fill_in(tmp_path, capsys, monkeypatch):
         again = {row["file"] for row in csv.DictReader(file)}
     assert len(again) == 15 and not again & {row["file"] for row in rows}
     assert main([*words[:4], "16", *words[5:]]) == 2
+    with open("known.csv", "a") as file:  # more labels, and the next choice in the same folder
+        csv.writer(file).writerow([next(iter(again)), "dark", ""])
+    assert main([*words[:4], "14", *words[5:]]) == 0
