@@ -143,7 +143,7 @@ TEXT = {
 }  # fmt: skip
 TOWER = {key: value for key, value in ENCODER.items() if key not in ("mlp_ratio", "num_labels")}
 TWO_TOWERS = {"vision_config": TOWER, "text_config": TEXT, "num_labels": 10}
-UPERNET = {"use_relative_position_bias": True, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
+UPERNET = {"use_relative_position_bias": True, "num_hidden_layers": 5, "out_indices": [2, 3, 4, 5]}
 # Class, changes of its configuration. Backbones have the files of their models.
 CLASSES: tuple[tuple[str, dict[str, Any]], ...] = tuple(
     (name, changes)
@@ -461,7 +461,8 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
         return None
     for field in ("logits", "image_embeds"):
         if hasattr(output, field):
-            return listed(getattr(output, field))
+            values = getattr(output, field)
+            return listed(values.mean((2, 3)) if values.ndim == 4 else values)
     pooled = getattr(output, "pooler_output", None)  # after the last norm
     is_pooled = "CLIP" in name or name.startswith(("MetaClip", "Beit", "Siglip", "Bit", "Aimv2"))
     if is_pooled and pooled is not None:
