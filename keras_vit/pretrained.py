@@ -99,7 +99,7 @@ def from_pretrained(
     card = _find_card(weights)
     path = find_weights(weights, card)
     if variant is None and include_top is not False and architecture_of(path) in NETWORKS:
-        others = {"input_tensor": input_tensor, "pooling": pooling, "classes": classes,
+        others = {"input_tensor": input_tensor, "pooling": pooling,
                   "classifier_activation": classifier_activation, "prefix": prefix}  # fmt: skip
         chosen = [key for key, value in others.items() if value is not None]
         if chosen:
@@ -108,7 +108,7 @@ def from_pretrained(
                 f"{', '.join(chosen)}. Leave them out."
             )
         options |= {"input_shape": input_shape, "include_preprocessing": include_preprocessing}
-        return _load_network(path, name=name, **options)
+        return _load_network(path, os.fspath(weights), name=name, classes=classes, **options)
     with open_checkpoint(path, prefix) as checkpoint:
         return build_pretrained(
             checkpoint,
@@ -133,15 +133,16 @@ def pretrained_of_size(
     card = _find_card(weights)
     path = find_weights(weights, card)
     if architecture_of(path) in NETWORKS:
-        return _load_network(path, input_shape=None if image_size is None else (*image_size, 3))
+        shape = None if image_size is None else (*image_size, 3)
+        return _load_network(path, os.fspath(weights), input_shape=shape)
     with open_checkpoint(path) as checkpoint:
         return build_pretrained(checkpoint, card, input_shape=shape_for(checkpoint, image_size))
 
 
-def _load_network(path: pathlib.Path, **options: Any) -> Model:
+def _load_network(path: pathlib.Path, address: str, **options: Any) -> Model:
     """Loads one of `NETWORKS`; their modules are imported where a file needs them."""
     module = importlib.import_module("keras_vit.networks.network_file")
-    model: Model = module.load_network(NETWORKS[architecture_of(path)], path, **options)
+    model: Model = module.load_network(NETWORKS[architecture_of(path)], path, address, **options)
     return model
 
 

@@ -67,14 +67,12 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
     if config.get("use_mid_position_embeddings", True):
         x = _with_mid_positions(backbone, file, grid, count)
     x = x[:, 1 : 1 + count]
-    num_logits = len(file.read("class_labels_classifier.layers.2.bias"))
     outputs = {
-        "logits": _mlp(x, "class", num_logits, None),
+        "logits": _mlp(x, "class", len(file.class_names) + 1, None),
         "pred_boxes": _mlp(x, "box", 4, "sigmoid"),
     }
     model = DetectionTransformer(single_input(backbone), outputs, name=backbone.name)
-    if len(file.class_names) == model.num_classes:
-        model.class_names = file.class_names
+    model.class_names = file.class_names
     heads = {"class": "class_labels_classifier", "box": "bbox_predictor"}
     file.finish(
         model, {f"{ours}_{i}": f"{heads[ours]}.layers.{i}" for ours in heads for i in range(3)}

@@ -11,12 +11,14 @@ import importlib
 import json
 import logging
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import keras
 import numpy as np
 
+from keras_vit.checks import check_positive
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families import keys
@@ -33,6 +35,22 @@ from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_networ
 _LOGGER = logging.getLogger("keras_vit")
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
+_OF_CLASSES = ("label2id", "num_labels", "edges")  # what a new head makes wrong
+_NON_COMMERCIAL = "CC-BY-NC-4.0"
+# Licences by the addresses of published files.
+_LICENCES = (
+    (r"depth-anything/depth-anything-v2-.*(base|large)-hf", _NON_COMMERCIAL),
+    (r"tue-mps/eomt-dinov3-", "DINOv3"),
+    (r"tue-mps/", "MIT"),
+    (
+        r"(depth-anything|liheyoung)/depth-anything|intel/dpt-large|facebook/dpt-dinov2-|"
+        r"microsoft/beit-|hustvl/yolos-|usyd-community/vitpose-",
+        "Apache-2.0",
+    ),
+)
+
+# Layers whose outputs are classes, or joints.
+_CLASS_LAYERS = ("segmentation_head", "class_head", "class_2", "pose_conv")
 
 # A name in the layout of the Transformer, and how it is made: another name in the file, or a shape
 # and a function that gives the array.
@@ -61,6 +79,8 @@ class NetworkFile:
         file: The arrays.
         config: Content of `config.json`.
         processor: Content of `preprocessor_config.json`, empty without one.
+        classes: Number of classes of a new head, `None` for those of the file.
+        licence: Licence of the weights, if it is known.
         used: Names of the arrays that were read.
         loaded: Paths of the variables that were loaded.
         transformer: Configuration and layout of the Transformer, and names of its arrays in the
@@ -70,6 +90,8 @@ class NetworkFile:
     file: ArrayFile
     config: dict[str, Any]
     processor: dict[str, Any]
+    classes: int | None = None
+    licence: str | None = None
     used: set[str] = dataclasses.field(default_factory=set)
     loaded: list[str] = dataclasses.field(default_factory=list)
     transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -178,7 +200,7 @@ class NetworkFile:
         Raises:
             CheckpointMismatchError: If arrays are missing, of another shape, or not used.
         """
-        problems, values = [], []
+        problems, values, fresh = [], [], []
         layers = {layer.name: layer for layer in model.layers}
         for name in heads.keys() & layers:
             for key, variable, axes in head_arrays(layers[name], heads[name]):
@@ -186,6 +208,10 @@ class NetworkFile:
                     problems.append(f"{key} is missing")
                     continue
                 array = self.read(key).transpose(axes) if axes else self.read(key)
+                if self.classes is not None and name in _CLASS_LAYERS:
+                    if array.shape[-1] != variable.shape[-1]:
+                        fresh.append(variable.path)
+                        continue
                 if (axes and array.shape != tuple(variable.shape)) or array.size != np.prod(
                     variable.shape, dtype=int
                 ):
@@ -215,10 +241,9 @@ class NetworkFile:
             "transformer": self.transformer,
         }  # fmt: skip
         model.published = json.loads(json.dumps(facts))  # as `.keras` files keep it
-        licence = self.config.get("license")
         model.load_report = LoadReport(
-            str(self.file.path), self.architecture, tuple(self.loaded), left_out=left_out,
-            licence=licence,
+            str(self.file.path), self.architecture, tuple(self.loaded), fresh=tuple(fresh),
+            left_out=left_out, licence=self.licence,
         )  # fmt: skip
         return model
 
@@ -253,21 +278,40 @@ def head_arrays(
     return found
 
 
-def load_network(loader: str, path: pathlib.Path, name: str | None = None, **options: Any) -> Model:
+def load_network(
+    loader: str,
+    path: pathlib.Path,
+    address: str,
+    name: str | None = None,
+    classes: int | None = None,
+    **options: Any,
+) -> Model:
     """Loads a network: see `from_pretrained`.
 
     Args:
         loader: Module and function that builds it from a `NetworkFile` and the options.
         path: Its arrays, with `config.json` beside them.
+        address: What the user named, for the licence.
         name: Name of the model.
+        classes: Number of classes of a new head, or of joints.
         **options: As for `NetworkFile.backbone`.
     """
     module, _, function = loader.partition(":")
     load = getattr(importlib.import_module(f"keras_vit.{module}"), function)
     contents = (path.with_name(each) for each in (CONFIG, PREPROCESSOR))
     config, processor = (read_json(each) if each.exists() else {} for each in contents)
+    if classes is not None:
+        if "Depth" in config["architectures"][0]:
+            raise ValueError(f"{path} predicts depth, and has no classes. Received: {classes=}.")
+        check_positive("classes", classes)
+        config = {key: value for key, value in config.items() if key not in _OF_CLASSES}
+        config["id2label"] = {str(index): f"LABEL_{index}" for index in range(classes)}
+    known = (text for names, text in _LICENCES if re.match(f"hf://({names})", address.lower()))
+    licence = next(known, config.get("license"))
+    if licence == _NON_COMMERCIAL:
+        _LOGGER.warning("%s: licence %s, not for commercial use.", address, licence)
     with open_arrays(path) as file:
-        model = load(NetworkFile(file, config, processor), **options)
+        model = load(NetworkFile(file, config, processor, classes, licence), **options)
     if name is not None:
         model.name = name
     return model
