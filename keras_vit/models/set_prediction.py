@@ -60,13 +60,9 @@ class DetectionTransformer(Model):
         super().compile(optimizer, None, *args, jit_compile=False, **kwargs)
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
         training: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The `set_loss` of a batch of `keras_vit.detection.box_batches`."""
         if not isinstance(y, dict) or {"boxes", "labels"} - y.keys() or sample_weight is not None:
             raise ValueError(

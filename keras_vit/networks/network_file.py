@@ -42,11 +42,8 @@ _LICENCES = (
     (r"depth-anything/depth-anything-v2-.*(base|large)-hf", _NON_COMMERCIAL),
     (r"tue-mps/eomt-dinov3-", "DINOv3"),
     (r"tue-mps/", "MIT"),
-    (
-        r"(depth-anything|liheyoung)/depth-anything|intel/dpt-large|facebook/dpt-dinov2-|"
-        r"microsoft/beit-|hustvl/yolos-|usyd-community/vitpose-",
-        "Apache-2.0",
-    ),
+    (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
+    (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
 )
 
 # Layers whose outputs are classes, or joints.
@@ -207,25 +204,16 @@ class NetworkFile:
                 if key not in self.file.entries:
                     problems.append(f"{key} is missing")
                     continue
-                array = self.read(key).transpose(axes) if axes else self.read(key)
-                if self.classes is not None and name in _CLASS_LAYERS:
-                    if array.shape[-1] != variable.shape[-1]:
-                        fresh.append(variable.path)
-                        continue
-                if (axes and array.shape != tuple(variable.shape)) or array.size != np.prod(
-                    variable.shape, dtype=int
-                ):
-                    problems.append(
-                        f"{key} has the shape {self.file.entries[key].shape}, and {variable.path} "
-                        f"{tuple(variable.shape)}"
-                    )
-                    continue
-                values.append((variable, array.reshape(variable.shape)))
-        rest = [
-            name
-            for name in self.file.entries
-            if name not in self.used and not name.endswith(_COUNTERS)
-        ]
+                array, shape = self.read(key), tuple(variable.shape)
+                array = array.transpose(axes) if axes else array
+                if array.shape == shape or (not axes and array.size == np.prod(shape, dtype=int)):
+                    values.append((variable, array.reshape(shape)))
+                elif self.classes is not None and name in _CLASS_LAYERS:
+                    fresh.append(variable.path)
+                else:
+                    found = self.file.entries[key].shape
+                    problems.append(f"{key} has the shape {found}, and {variable.path} {shape}")
+        rest = [x for x in self.file.entries if x not in self.used and not x.endswith(_COUNTERS)]
         left_out = tuple(name for name in rest if name.startswith(unused or "\0"))
         problems += [f"{name} is of no layer" for name in rest if name not in left_out]
         if problems:
@@ -236,10 +224,8 @@ class NetworkFile:
         for variable, array in values:
             variable.assign(array)
             self.loaded.append(variable.path)
-        facts = {
-            "config": self.config, "processor": self.processor, "heads": dict(heads),
-            "transformer": self.transformer,
-        }  # fmt: skip
+        facts = {"config": self.config, "processor": self.processor, "heads": dict(heads)}
+        facts["transformer"] = self.transformer
         model.published = json.loads(json.dumps(facts))  # as `.keras` files keep it
         model.load_report = LoadReport(
             str(self.file.path), self.architecture, tuple(self.loaded), fresh=tuple(fresh),
@@ -279,13 +265,9 @@ def head_arrays(
 
 
 def load_network(
-    loader: str,
-    path: pathlib.Path,
-    address: str,
-    name: str | None = None,
-    classes: int | None = None,
-    **options: Any,
-) -> Model:
+    loader: str, path: pathlib.Path, address: str, name: str | None = None,
+    classes: int | None = None, **options: Any,
+) -> Model:  # fmt: skip
     """Loads a network: see `from_pretrained`.
 
     Args:

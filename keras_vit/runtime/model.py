@@ -398,13 +398,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             )
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
         training: bool = True,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """As `keras.Model.compute_loss`, after a check of the form of the labels."""
         check_labels(self.loss, y, y_pred)
         return super().compute_loss(x, y, y_pred, sample_weight, training)

@@ -33,13 +33,9 @@ class MaskTrainer(Model):
         super().compile(optimizer, *args, **{**kwargs, "jit_compile": False})
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
         training: bool = True,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """The sum of the losses of all predictions, and of the layers."""
         if not isinstance(y, dict) or not {"masks", "labels"} <= y.keys():
             received = list(y) if isinstance(y, dict) else type(y).__name__

@@ -1,6 +1,7 @@
 """One backend's outputs and gradients of small models and of ViT-Ti/16, or their comparison.
 
-`scripts/backends` runs this once under every backend of Keras and then compares. Prints one line a
+`scripts/backends` runs this once under every backend of Keras and then compares. Outputs of dense
+networks are compared with those of transformers in `tests/golden`. Prints one line a
 model: the largest difference from TensorFlow's, relative to the largest value.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import tempfile
 
 import numpy as np
 
@@ -47,6 +49,7 @@ def run(folder: pathlib.Path) -> None:
     import keras
 
     from tests.fixtures import tiny_vit
+    from tests.networks.cases import CASES
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
@@ -65,7 +68,26 @@ def run(folder: pathlib.Path) -> None:
             gradient = start - keras.ops.convert_to_numpy(weight)
             results[f"{name}/gradient/{weight.path}"] = gradient
     np.savez(folder / f"{backend}.npz", **results)
-    print(f"{backend}: {len(MODELS)} models, keras {keras.__version__}")
+    print(f"{backend}: {len(MODELS)} models, keras {keras.__version__}", flush=True)
+    for name in CASES:
+        check_network(name)
+    print(f"{backend}: {len(CASES)} dense networks compute what transformers does")
+
+
+def check_network(name: str) -> None:
+    """Compares the outputs of a network of transformers with the golden ones."""
+    import keras_vit
+    from tests.networks.cases import CASES, check_outputs, images_of, network_folder
+
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        model = keras_vit.from_pretrained(
+            network_folder(name, pathlib.Path(folder)),
+            input_shape=(*case["size"], 3),
+            include_preprocessing=False,
+            **case.get("options", {}),
+        )
+    check_outputs(model.predict(images_of(case["size"]), verbose=0), name)
 
 
 def compare(folder: pathlib.Path) -> int:

@@ -77,8 +77,44 @@ def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):
         load_folder("depth anything", folder)
     for text in ("neck.convs.0.weight is missing", "head.more is of no layer", "(8, 3, 3, 3)"):
         assert text in str(error.value)
-    with pytest.raises(ValueError, match=r"Received: classes\. Leave them out\."):
+    with pytest.raises(ValueError, match=r"Received: pooling\. Leave them out\."):
+        load_folder("depth anything", folder, pooling="mean")
+    with pytest.raises(ValueError, match=r"predicts depth, and has no classes\. Received: classes=3"):
         load_folder("depth anything", folder, classes=3)
+
+
+WITH_CLASSES = {"dpt segmentation": 0, "beit segmentation": 0, "yolos": 1, "vitpose": 0, "eomt": 1}
+
+
+@pytest.mark.parametrize("name", WITH_CLASSES)
+def test_a_network_takes_new_classes(name, tmp_path):
+    folder = network_folder(name, tmp_path / "a")
+    model = load_folder(name, folder, classes=3)
+    whole = load_folder(name, folder)
+    assert len(model.load_report.fresh) in (1, 2)
+    assert len(model.load_report.loaded) + len(model.load_report.fresh) == len(model.weights)
+    outputs = model.predict(images_of(CASES[name]["size"]), verbose=0)
+    key = {"vitpose": "heatmaps", "eomt": "class_queries_logits"}.get(name, "logits")
+    axis = -1 if WITH_CLASSES[name] else 1
+    assert outputs[key].shape[axis] == 3 + WITH_CLASSES[name] != whole.output[key].shape[axis]
+    model.save_pretrained(tmp_path / "b")
+    again = load_folder(name, tmp_path / "b").predict(images_of(CASES[name]["size"]), verbose=0)
+    np.testing.assert_array_equal(again[key], outputs[key])
+
+
+def test_licences_are_stated_where_the_address_tells_them(tmp_path, monkeypatch, caplog):
+    folder = network_folder("depth anything", tmp_path)
+    monkeypatch.setattr("keras_vit.pretrained.find_weights", lambda *_: folder / "model.safetensors")
+    for name, licence in (
+        ("depth-anything/Depth-Anything-V2-Large-hf", "CC-BY-NC-4.0"),
+        ("depth-anything/Depth-Anything-V2-Small-hf", "Apache-2.0"),
+        ("LiheYoung/depth-anything-base-hf", "Apache-2.0"),
+        ("somebody/depth", None),
+    ):
+        caplog.clear()
+        report = keras_vit.from_pretrained(f"hf://{name}").load_report
+        assert report.licence == licence
+        assert ("not for commercial use" in caplog.text) == (licence == "CC-BY-NC-4.0")
 
 
 @pytest.mark.slow
