@@ -218,7 +218,7 @@ def build_from(
         else known.get("preprocessing", checkpoint.options.get("preprocessing")),
     )
     model.class_names = part.class_names
-    _state_licence(model, card)
+    state_licence(model, card)
     return model
 
 
@@ -268,7 +268,7 @@ def _grids(old: ViTConfig | ResNetConfig, new: ViTConfig | ResNetConfig) -> str:
     return f"{' to '.join(grids)} patches ({new.position_resize})"
 
 
-def _state_licence(model: Model, card: Card | None) -> None:
+def state_licence(model: Model, card: Card | None) -> None:
     """Puts the licence on the load report, and logs one that asks for more than to be named."""
     report = model.load_report
     if card is not None and card.licence:

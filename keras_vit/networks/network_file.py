@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import logging
 import pathlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 
 from keras_vit.checks import check_positive
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
+from keras_vit.create import state_licence
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families import keys
 from keras_vit.pretrained import build_pretrained
@@ -32,15 +32,13 @@ from keras_vit.weights.layout_search import find_file_layout
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_network
 
-_LOGGER = logging.getLogger("keras_vit")
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
 _OF_CLASSES = ("label2id", "num_labels", "edges")  # what a new head makes wrong
-_NON_COMMERCIAL = "CC-BY-NC-4.0"
 # Licences by the addresses of published files.
 _LICENCES = (
-    (r"depth-anything/depth-anything-v2-.*(base|large)-hf", _NON_COMMERCIAL),
-    (r"tue-mps/eomt-dinov3-", "DINOv3"),
+    (r"depth-anything/depth-anything-v2-.*(base|large)-hf", "CC-BY-NC-4.0"),
+    (r"tue-mps/eomt-dinov3-", "DINOv3 License"),
     (r"tue-mps/", "MIT"),
     (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
     (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
@@ -290,10 +288,9 @@ def load_network(
         config["id2label"] = {str(index): f"LABEL_{index}" for index in range(classes)}
     known = (text for names, text in _LICENCES if re.match(f"hf://({names})", address.lower()))
     licence = next(known, config.get("license"))
-    if licence == _NON_COMMERCIAL:
-        _LOGGER.warning("%s: licence %s, not for commercial use.", address, licence)
     with open_arrays(path) as file:
         model = load(NetworkFile(file, config, processor, classes, licence), **options)
+    state_licence(model, None)
     if name is not None:
         model.name = name
     return model
