@@ -77,7 +77,8 @@ def from_pretrained(
             images (`preprocessor_config.json`, or `input_size` of timm), in whole patches; without
             it, the size that its positions are for. `load_report` says which.
         pooling: As in `create_model`.
-        classes: Outputs of the head; `None` takes the checkpoint's.
+        classes: Outputs of the head; `None` takes the checkpoint's. With another number, the layer of
+            the classes (or joints) of a network for dense prediction starts from random weights.
         classifier_activation: As in `create_model`, and so are the rest.
         include_preprocessing: Whether the model takes pixels in [0, 255].
         name: Name of the model.
@@ -85,7 +86,8 @@ def from_pretrained(
         **options: Fields of the configuration, which override the checkpoint.
 
     Returns:
-        A `keras_vit.Model`, whose `load_report` lists the outcome for every array.
+        A `keras_vit.Model`, whose `load_report` lists the outcome for every array. Networks for
+        dense prediction, such as Depth Anything, return a dict with the names of transformers.
 
     Raises:
         ValueError: If the file is damaged (`CheckpointError`), or its architecture cannot be found;

@@ -130,6 +130,8 @@ def _windows(size: tuple[int, int], side: int) -> list[int]:
 
 def _resize(maps: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resizes maps `(n, rows, columns)`, without antialiasing."""
+    if not len(maps):
+        return np.zeros((0, *size), "float32")
     return tf.image.resize(maps.transpose(1, 2, 0), size).numpy().transpose(2, 0, 1)
 
 

@@ -67,6 +67,13 @@ def test_images_are_files_or_pixels(photographs, tmp_path):
         np.testing.assert_array_equal(other, first)
 
 
+@pytest.mark.parametrize("task", ["panoptic", "instance"])
+def test_an_image_may_have_no_segments(task, photographs, tmp_path):
+    (found,) = predict_segments(load(tmp_path), [photographs["coffee"]], task, threshold=1.0)
+    assert found["segments_info"] == [] and (found["segmentation"] == -1).all()
+    assert found["segmentation"].shape == (400, 600)
+
+
 def test_padding_is_no_part_of_a_class_map(tmp_path):
     """transformers stretches it over the image."""
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype="uint8")
