@@ -14,7 +14,9 @@ from PIL import Image
 import keras_vit
 from tests.fixtures import images_for, tiny_vit
 from tests.image_text.towers import write_transformers, write_vocabulary
+from tests.networks.cases import network_folder
 
+DENSE = ("network", "poses")
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
 
 
@@ -33,6 +35,12 @@ def picture():
     pixels = np.stack([rows * 0.8, columns * 0.6, (rows + columns) % 256], axis=-1)
     file = io.BytesIO()
     Image.fromarray(pixels.astype("uint8")).save(file, "PNG")
+    return file.getvalue()
+
+
+def as_jpeg(picture):
+    file = io.BytesIO()
+    Image.open(io.BytesIO(picture)).resize((640, 480)).save(file, "JPEG")
     return file.getvalue()
 
 
@@ -75,7 +83,31 @@ def test_pictures_are_resized_as_by_the_sources(script, picture):
 def test_the_weights_it_names_are_published(script):
     names, _ = script
     cards = {f"{card.variant}/{card.tag}" for card in keras_vit.list_weights()}
-    assert {values.weights for values in names["PUBLISHED"] if not values.texts} <= cards
+    of_cards = {each.weights for each in names["PUBLISHED"] if each.stage not in DENSE}
+    assert {weights for weights in of_cards if not weights.startswith("hf://")} <= cards
+
+
+def test_corners_of_networks_and_poses_are_compared(picture, tmp_path, capsys):
+    names = runpy.run_path(str(SCRIPT))
+    (tmp_path / "picture.jpg").write_bytes(as_jpeg(picture))
+    main, arguments = names["main"], ["--picture", str(tmp_path / "picture.jpg")]
+    depth = network_folder("depth anything", tmp_path / "depth")
+    poses = network_folder("vitpose", tmp_path / "poses")
+    pixels = names["pixels_of"](as_jpeg(picture), "56 x 84 bicubic")
+    network = keras_vit.from_pretrained(depth, input_shape=(56, 84, 3))
+    corner = network.predict_on_batch(pixels)["predicted_depth"][0, :2, :2]
+    right = names["Values"](
+        str(depth), "network", {"predicted_depth": tuple(corner)}, "56 x 84 bicubic"
+    )
+    wrong = dataclasses.replace(right, rows={"predicted_depth": tuple(corner.T + 1)})
+    points = names["Values"](str(poses), "poses", {"scores": (99.0,)}, "boxes")
+    for values, expected in ((right, 0), (wrong, 1), (points, 1)):
+        main.__globals__["PUBLISHED"] = (values,)
+        assert main(arguments) == expected
+    assert "4 numbers of network" in capsys.readouterr().out
+    padded = names["pixels_of"](as_jpeg(picture), "640 x 640 padded")
+    assert padded.shape == (1, 640, 640, 3) and padded[0, :480].any(axis=-1).mean() > 0.9
+    assert not padded[0, 480:].any()
 
 
 def test_logits_of_texts_are_compared(script, picture, tmp_path, capsys):
