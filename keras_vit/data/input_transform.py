@@ -76,6 +76,9 @@ def transform_of(
             )
         size = list(wanted)
     if None in size:
-        raise ValueError("The model takes images of any size. Pass `image_size`.")
+        raise ValueError(
+            "The model takes images of any size. Pass `image_size`, or load the model for one size: "
+            "input_shape=(height, width, channels)."
+        )
     preprocessing = preprocessing or Preprocessing()
     return InputTransform(tuple(size), preprocessing, includes is False, channels, classes)

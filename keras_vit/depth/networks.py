@@ -13,7 +13,7 @@ from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.dpt import DptHead, conv, dpt_names, fuse_dpt
 from keras_vit.models.graph import single_input
 from keras_vit.networks.dpt_file import LAST, NAMED, UNUSED, maps_of_backbone, read_dpt
-from keras_vit.networks.network_file import NetworkFile
+from keras_vit.networks.network_file import ANY_SIZE, NetworkFile
 from keras_vit.runtime.model import Model
 
 _KEYS: keys.Rules = {
@@ -25,7 +25,6 @@ _KEYS: keys.Rules = {
         "use_pretrained_backbone backbone_kwargs"
     ),
 }
-_ANY_SIZE = (None, None, 3)  # as theirs
 _DEFAULTS = {
     "reassemble_factors": (4, 2, 1, 0.5), "neck_hidden_sizes": (48, 96, 192, 384),
     "fusion_hidden_size": 64, "head_hidden_size": 32, "depth_estimation_type": "relative",
@@ -36,7 +35,7 @@ _DEFAULTS = {
 def load_depth_anything(file: NetworkFile, **options: Any) -> Model:
     """Depth Anything V1 and V2 (https://arxiv.org/abs/2401.10891, 2406.09414)."""
     file.check(_KEYS)
-    options["input_shape"] = options.get("input_shape") or _ANY_SIZE
+    options["input_shape"] = options.get("input_shape") or ANY_SIZE
     config = {**_DEFAULTS, **{k: v for k, v in file.config.items() if v is not None}}
     maps, levels, _ = maps_of_backbone(file, **options)
     widths, factors = tuple(config["neck_hidden_sizes"]), tuple(config["reassemble_factors"])
@@ -53,7 +52,7 @@ def load_depth_anything(file: NetworkFile, **options: Any) -> Model:
 
 def load_dpt(file: NetworkFile, **options: Any) -> Model:
     """DPT (https://arxiv.org/abs/2103.13413), on a ViT of the paper or on DINOv2."""
-    options["input_shape"] = options.get("input_shape") or _ANY_SIZE
+    options["input_shape"] = options.get("input_shape") or ANY_SIZE
     maps, x, head = read_dpt(file, **options)
     if file.config.get("add_projection"):
         x = conv(head.channels, 3, "depth_projection", activation="relu")(x)

@@ -17,7 +17,7 @@ from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.tokens import AddPositionEmbedding
 from keras_vit.models.graph import calls_of, single_input
 from keras_vit.models.set_prediction import LOSS_DEFAULTS, DetectionTransformer
-from keras_vit.networks.network_file import NetworkFile
+from keras_vit.networks.network_file import ANY_SIZE, NetworkFile
 from keras_vit.resize import resize_positions
 from keras_vit.runtime.model import Model
 
@@ -62,6 +62,7 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
     patch = config["patch_size"]
     grid = [side // patch for side in np.broadcast_to(config["image_size"], 2).tolist()]
     vit |= {"model_type": "dinov2_with_registers", "image_size": [side * patch for side in grid]}
+    options["input_shape"] = options.get("input_shape") or ANY_SIZE
     backbone = file.backbone(names, vit, position_resize=_RESIZE, **options)
     x = backbone.output
     if config.get("use_mid_position_embeddings", True):

@@ -41,9 +41,9 @@ def predict_boxes(
 ) -> list[FoundBoxes]:
     """Finds boxes of objects in images of any size.
 
-    A model for images of any size (`from_pretrained(..., input_shape=(None, None, 3))`) gets them
-    in the size that `preprocessor_config.json` of its checkpoint says, another model in its own
-    size; both with the pixels of Pillow's bilinear resizing.
+    A model for images of any size (`from_pretrained` without `input_shape`) gets them in the size
+    that `preprocessor_config.json` of its checkpoint says, another model in its own size; both with
+    the pixels of Pillow's bilinear resizing.
 
     Args:
         model: A `DetectionTransformer`, such as YOLOS.

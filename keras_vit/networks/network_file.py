@@ -32,6 +32,7 @@ from keras_vit.weights.layout_search import find_file_layout
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_network
 
+ANY_SIZE = (None, None, 3)  # of images, where transformers takes any
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
 _OF_CLASSES = ("label2id", "num_labels", "edges")  # what a new head makes wrong
