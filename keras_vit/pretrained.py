@@ -77,8 +77,8 @@ def from_pretrained(
             images (`preprocessor_config.json`, or `input_size` of timm), in whole patches; without
             it, the size that its positions are for. `load_report` says which.
         pooling: As in `create_model`.
-        classes: Outputs of the head; `None` takes the checkpoint's. With another number, the layer of
-            the classes (or joints) of a network for dense prediction starts from random weights.
+        classes: Outputs of the head; `None` takes the checkpoint's. With another number, the layer
+            of classes or joints of a network for dense prediction starts from random weights.
         classifier_activation: As in `create_model`, and so are the rest.
         include_preprocessing: Whether the model takes pixels in [0, 255].
         name: Name of the model.

@@ -77,8 +77,8 @@ def transform_of(
         size = list(wanted)
     if None in size:
         raise ValueError(
-            "The model takes images of any size. Pass `image_size`, or load the model for one size: "
-            "input_shape=(height, width, channels)."
+            "The model takes images of any size. Pass `image_size`, or load it for one size: "
+            "input_shape=(height, width, 3)."
         )
     preprocessing = preprocessing or Preprocessing()
     return InputTransform(tuple(size), preprocessing, includes is False, channels, classes)

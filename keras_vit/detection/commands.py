@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Sequence
 
 from keras_vit.cli.output import say
-from keras_vit.cli.resolve import open_model, resolve_model
+from keras_vit.cli.resolve import open_model
+from keras_vit.cli.result_files import result_files
 from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_image
 from keras_vit.data.preview import write_png
 from keras_vit.detection.prediction import draw_boxes, predict_boxes
 from keras_vit.errors import printable
 from keras_vit.models.set_prediction import DetectionTransformer
-from keras_vit.pretrained import from_pretrained
 
 
 def detect_files(
@@ -28,7 +27,7 @@ def detect_files(
 ) -> None:
     """Prints the objects in image files with their boxes, by a detector such as YOLOS."""
     paths = find_readable(files, unreadable)
-    pictures = {} if output is None else _pictures(paths, output)
+    pictures = {} if output is None else result_files(paths, output, ("_boxes.png",))
     detector = _open(model, image_size)
     names = detector.class_names or tuple(map(str, range(detector.num_classes)))
     for path in paths:
@@ -43,28 +42,11 @@ def detect_files(
             texts = ["{label} {score:.1%} {box}".format(**row) for row in rows] or ["no object"]
             say("  ".join(map(printable, [path, *texts])))
         if path in pictures:
-            pictures[path].parent.mkdir(parents=True, exist_ok=True)
-            write_png(pictures[path], draw_boxes(read_image(path), found, names))
-
-
-def _pictures(paths: list[pathlib.Path], output: str) -> dict[pathlib.Path, pathlib.Path]:
-    """The file that each image with drawn boxes is written to."""
-    found = {path: pathlib.Path(output, f"{path.stem}_boxes.png") for path in paths}
-    own, written = ({path.resolve() for path in part} for part in (paths, found.values()))
-    if len(written - own) < len(paths):
-        raise ValueError(
-            f"Images NAME.jpg become NAME_boxes.png in {printable(output)}, and some would replace "
-            "one another, or an image. Choose another --output, or fewer files."
-        )
-    return found
+            write_png(pictures[path][0], draw_boxes(read_image(path), found, names))
 
 
 def _open(name: str, image_size: tuple[int, int] | None) -> DetectionTransformer:
-    """A detector; of a checkpoint without a size, one for images of any size."""
-    if resolve_model(name).kind == "checkpoint":
-        model = from_pretrained(name, input_shape=(*(image_size or (None, None)), 3))
-    else:
-        model = open_model(name, image_size)
+    model = open_model(name, image_size)
     if not isinstance(model, DetectionTransformer):
         raise ValueError(
             f"{name!r} is no detector of this command: a checkpoint of YOLOS "

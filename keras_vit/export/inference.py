@@ -465,9 +465,9 @@ def check_model(model: keras.Model, any_size: bool = False, any_aspect: bool = F
         raise ValueError(
             "The input must have the shape (None, height, width, channels), with only the batch "
             f"size unknown. Received: an input of shape {tuple(shape)}. Export a model for images "
-            "of any size at one size: keras_vit.models.resize_model(model, (height, width)), or for "
-            "a network for dense prediction from_pretrained(..., input_shape=(height, width, 3)); "
-            "or as SavedModel, which takes any size from a Vision Transformer itself."
+            "of any size at one size: keras_vit.models.resize_model(model, (height, width)), of a "
+            "network for dense prediction from_pretrained(..., input_shape=(height, width, 3)); or "
+            "as SavedModel, which takes any size from a Vision Transformer itself."
         )
 
 

@@ -55,7 +55,7 @@ def test_boxes_are_printed_and_drawn(folder, capsys):
 def test_what_does_not_fit_is_an_error(folder, capsys):
     PIL.Image.new("RGB", (40, 40)).save(folder / "images/a.jpg")
     assert main(["detect", "yolos", "images", "--output", "drawn"]) == 2
-    assert "NAME_boxes.png in drawn, and some would replace one another" in capsys.readouterr().err
+    assert "would replace one another: images/a.jpg, images/a.png." in capsys.readouterr().err
     keras_vit.build_vit(tiny_config()).save(folder / "vit.keras")
     assert main(["detect", "vit.keras", "images/b.jpg"]) == 2
     assert "'vit.keras' is no detector of this command" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def boxes():
 def test_it_learns_boxes_with_plain_fit(boxes, tmp_path):
     keras.utils.set_random_seed(0)
     folder = network_folder("yolos", tmp_path)
-    with pytest.raises(ValueError, match="load the model for one size: input_shape="):
+    with pytest.raises(ValueError, match="load it for one size: input_shape="):
         box_batches(boxes, keras_vit.from_pretrained(folder), 8)
     model = keras_vit.from_pretrained(folder, input_shape=(64, 96, 3))
     model.compile(keras.optimizers.Adam(3e-3))
