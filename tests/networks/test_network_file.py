@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):
     with pytest.raises(ValueError, match=r"Received: pooling\. Leave them out\."):
         load_folder("depth anything", folder, pooling="mean")
     with pytest.raises(
-        ValueError, match=r"predicts depth, and has no classes\. Received: classes=3"
+        ValueError, match=r"has no classes\. Received: classes=3"
     ):
         load_folder("depth anything", folder, classes=3)
 
