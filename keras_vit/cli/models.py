@@ -40,7 +40,7 @@ def export_model(
     server: str | None = None,
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
-    loaded = open_model(model, image_size)
+    loaded = open_model(model, image_size, networks=True)
     options: dict[str, Any] = {}
     if gives_class_maps(loaded):
         task = SEGMENTATION
@@ -124,7 +124,7 @@ def verify_file(
     from keras_vit.export.runners import litert_kernels
     from keras_vit.export.verify import verify_export
 
-    loaded = open_model(model, image_size)
+    loaded = open_model(model, image_size, networks=True)
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = activation_of(task_of(model))
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)

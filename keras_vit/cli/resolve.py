@@ -76,7 +76,9 @@ def resolve_model(name: str) -> ModelSource:
     )
 
 
-def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Model:
+def open_model(
+    name: str, image_size: tuple[int, int] | None = None, networks: bool = False
+) -> keras.Model:
     """Loads or builds the model that a user names in one of the `MODEL_FORMS`.
 
     Random weights are the same every time, so that an export can be verified against them. The
@@ -86,13 +88,26 @@ def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Mo
         name: The name.
         image_size: Pixels along (height, width); `None` takes those of the model, of a checkpoint
             see `from_pretrained`.
+        networks: Whether published networks for dense prediction are taken too.
 
     Raises:
         FileNotFoundError: If a run folder has no model yet.
-        ValueError: If nothing has this name, the file is damaged, or the model cannot have that
-            size; Keras may refuse a file.
+        ValueError: If nothing has this name, the file is damaged, the model is such a network, or
+            it cannot have that size; Keras may refuse a file.
         DownloadError: If an address or published weights cannot be fetched.
     """
+    model = _open_any(name, image_size)
+    facts = getattr(model, "published", None)
+    if facts is not None and not networks:
+        raise ValueError(
+            f"{name} is a network for dense prediction ({facts['config']['architectures'][0]}), "
+            "which this command does not take. `keras-vit depth`, `detect`, `segment predict`, "
+            "`segment evaluate`, `export` and `verify` do."
+        )
+    return model
+
+
+def _open_any(name: str, image_size: tuple[int, int] | None) -> keras.Model:
     source = resolve_model(name)
     if source.kind == "exported":
         raise ValueError(

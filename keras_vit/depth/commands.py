@@ -23,7 +23,7 @@ def write_depth(
     """Writes the depth of image files as 16-bit PNG files, and as coloured pictures."""
     paths = find_readable(files, unreadable)
     results = result_files(paths, output, (".png", "_preview.png"))
-    network = open_model(model, image_size)
+    network = open_model(model, image_size, networks=True)
     for path, depth in zip(paths, predict_depth(network, paths), strict=True):
         exact, preview = results[path]
         write_png(exact, encode_depth(depth, network.published)[..., None])

@@ -46,7 +46,7 @@ def detect_files(
 
 
 def _open(name: str, image_size: tuple[int, int] | None) -> DetectionTransformer:
-    model = open_model(name, image_size)
+    model = open_model(name, image_size, networks=True)
     if not isinstance(model, DetectionTransformer):
         raise ValueError(
             f"{name!r} is no detector of this command: a checkpoint of YOLOS "

@@ -466,8 +466,8 @@ def check_model(model: keras.Model, any_size: bool = False, any_aspect: bool = F
             "The input must have the shape (None, height, width, channels), with only the batch "
             f"size unknown. Received: an input of shape {tuple(shape)}. Export a model for images "
             "of any size at one size: keras_vit.models.resize_model(model, (height, width)), of a "
-            "network for dense prediction from_pretrained(..., input_shape=(height, width, 3)); or "
-            "as SavedModel, which takes any size from a Vision Transformer itself."
+            "network for dense prediction from_pretrained(..., input_shape=(height, width, 3)), in "
+            "commands --image-size; or a Vision Transformer itself as SavedModel, of any size."
         )
 
 

@@ -305,7 +305,7 @@ def _open(
     model: str, image_size: tuple[int, int] | None
 ) -> tuple[keras.Model, list[str], dict[str, Any]]:
     """A segmentation model, its class names, and what its run says about masks."""
-    loaded = open_model(model, image_size)
+    loaded = open_model(model, image_size, networks=True)
     shape = as_segmenter(loaded).output_shape
     if not isinstance(shape, tuple) or len(shape) != 4:
         raise ValueError(

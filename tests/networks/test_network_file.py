@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
+from keras_vit.cli.main import main
 from keras_vit.export.formats import FORMATS
 from tests.networks.cases import CASES, check_outputs, images_of, network_folder
 
@@ -79,9 +80,7 @@ def test_what_does_not_fit_is_an_error_with_its_name(tmp_path):
         assert text in str(error.value)
     with pytest.raises(ValueError, match=r"Received: pooling\. Leave them out\."):
         load_folder("depth anything", folder, pooling="mean")
-    with pytest.raises(
-        ValueError, match=r"has no classes\. Received: classes=3"
-    ):
+    with pytest.raises(ValueError, match=r"has no classes\. Received: classes=3"):
         load_folder("depth anything", folder, classes=3)
 
 
@@ -141,3 +140,12 @@ def test_files_give_the_outputs_of_the_network(name, format, tmp_path):
             assert found[key].shape == values.shape
             limit = 1e-5 if precision == "float32" else 0.02
             assert np.abs(found[key] - values).max() <= limit * np.abs(values).max()
+
+
+@pytest.mark.parametrize("command", ["inspect", "predict", "optimize"])
+def test_commands_for_classes_name_a_network(command, tmp_path, capsys):
+    folder, picture = network_folder("yolos", tmp_path / "a"), tmp_path / "b.png"
+    keras.utils.save_img(picture, np.zeros((32, 32, 3)), scale=False)
+    words = {"inspect": [], "predict": [str(picture)], "optimize": ["--images", str(picture)]}
+    assert main([command, str(folder), *words[command]]) == 2
+    assert "dense prediction (YolosForObjectDetection), which this" in capsys.readouterr().err
