@@ -142,10 +142,10 @@ def test_files_give_the_outputs_of_the_network(name, format, tmp_path):
             assert np.abs(found[key] - values).max() <= limit * np.abs(values).max()
 
 
-@pytest.mark.parametrize("command", ["inspect", "predict", "optimize"])
+@pytest.mark.parametrize("command", ["inspect", "predict", "find-export"])
 def test_commands_for_classes_name_a_network(command, tmp_path, capsys):
     folder, picture = network_folder("yolos", tmp_path / "a"), tmp_path / "b.png"
     keras.utils.save_img(picture, np.zeros((32, 32, 3)), scale=False)
-    words = {"inspect": [], "predict": [str(picture)], "optimize": ["--images", str(picture)]}
+    words = {"inspect": [], "predict": [str(picture)], "find-export": ["--images", str(picture)]}
     assert main([command, str(folder), *words[command]]) == 2
     assert "dense prediction (YolosForObjectDetection), which this" in capsys.readouterr().err
