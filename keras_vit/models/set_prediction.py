@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_vit.installation import needing
 from keras_vit.layers.layer import Tensor
+from keras_vit.models.matching import check_backend, class_loss, match
 from keras_vit.runtime.model import Model
 
 # Keys of `config.json` of transformers: weights of the costs of a pair of boxes, and of the losses.
@@ -49,7 +48,7 @@ class DetectionTransformer(Model):
     def compile(
         self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        _check_backend()
+        check_backend()
         jit_compile = kwargs.pop("jit_compile", False)
         if loss is not None or jit_compile is True:
             raise ValueError(
@@ -78,14 +77,6 @@ class DetectionTransformer(Model):
         return set_loss(y_pred["logits"], y_pred["pred_boxes"], boxes, y["labels"], weights)
 
 
-def _check_backend() -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"Detectors train on TensorFlow alone. Received: {keras.backend.backend()!r}. Set "
-            "KERAS_BACKEND=tensorflow; predictions run on every backend."
-        )
-
-
 def set_loss(
     logits: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor, weights: dict[str, float]
 ) -> Tensor:
@@ -109,11 +100,8 @@ def set_loss(
         ImportError: If SciPy is not installed.
         ValueError: On another backend than TensorFlow.
     """
-    _check_backend()
+    check_backend()
     import tensorflow as tf
-
-    with needing("detection", "The matching of boxes needs SciPy"):
-        import scipy.optimize
 
     logits, predicted = ops.cast(logits, "float32"), ops.cast(predicted, "float32")
     labels = ops.cast(labels, "int32")
@@ -121,18 +109,6 @@ def set_loss(
     # Rows that are no box count nothing, but must have an area.
     boxes = ops.where(is_box[..., None], boxes, ops.convert_to_tensor([0.0, 0.0, 1.0, 1.0]))
     num_boxes = ops.maximum(ops.sum(ops.cast(is_box, "float32")), 1.0)
-    no_object = logits.shape[-1] - 1
-
-    def match(costs: np.ndarray, is_box: np.ndarray) -> np.ndarray:
-        """The prediction of every box, `(B, M)`; -1 where there is no box, or no prediction."""
-        most = float(np.finfo("float32").max)
-        costs = np.nan_to_num(costs, nan=most, posinf=most, neginf=most)
-        found = np.full(is_box.shape, -1, "int32")
-        for row, cost, chosen in zip(found, costs, is_box, strict=True):
-            rows, columns = scipy.optimize.linear_sum_assignment(cost[:, chosen])
-            row[np.flatnonzero(chosen)[columns]] = rows
-        return found
-
     corners = to_corners(predicted)  # (B, N, 4)
     first, last = boxes[..., :2], boxes[..., 2:]
     centred = ops.concatenate([(first + last) / 2, last - first], axis=-1)  # (B, M, 4)
@@ -143,14 +119,9 @@ def set_loss(
         - weights["class_cost"] * chosen
         - weights["giou_cost"] * generalized_iou(corners[:, :, None], boxes[:, None])
     )
-    matched = tf.ensure_shape(tf.numpy_function(match, [costs, is_box], tf.int32), labels.shape)
+    matched = match(costs, labels)
     is_matched = ops.cast(matched >= 0, "float32")
-    # One-hot vectors of -1 are zeros.
-    classes = ops.sum(ops.one_hot(matched, logits.shape[1], dtype="int32")
-                      * (labels - no_object)[..., None], axis=1) + no_object  # (B, N)  # fmt: skip
-    entropies = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
-    importance = ops.where(classes == no_object, float(weights["eos_coefficient"]), 1.0)
-    loss = ops.sum(importance * entropies) / ops.sum(importance)
+    loss = class_loss(logits, labels, matched, weights["eos_coefficient"])
     own = tf.gather(predicted, ops.maximum(matched, 0), batch_dims=1)  # (B, M, 4)
     far = weights["bbox_loss_coefficient"] * ops.sum(ops.abs(own - centred), -1)  # (B, M)
     apart = weights["giou_loss_coefficient"] * (1 - generalized_iou(to_corners(own), boxes))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from keras_vit.installation import needing
+from keras_vit.models.matching import class_loss, match
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +47,15 @@ class MaskLoss:
 
     def __call__(self, mask_logits: Any, class_logits: Any, masks: Any, labels: Any) -> Any:
         masks, labels = tf.cast(masks, mask_logits.dtype), tf.cast(labels, tf.int32)
-        queries, is_matched = self._match(mask_logits, class_logits, masks, labels)
+        queries = self._match(mask_logits, class_logits, masks, labels)
         count = tf.reduce_sum(tf.cast(labels >= 0, tf.float32))
-        losses = self._mask_losses(tf.gather(mask_logits, queries, batch_dims=1), masks)
-        loss = tf.reduce_sum(tf.where(is_matched, losses, 0.0)) / tf.maximum(count, 1.0)
-        return loss + self.class_weight * self._class_loss(
-            class_logits, tf.where(is_matched, labels, -1), queries
-        )
+        own = tf.gather(mask_logits, tf.maximum(queries, 0), batch_dims=1)
+        losses = tf.where(queries >= 0, self._mask_losses(own, masks), 0.0)
+        of_classes = class_loss(class_logits, labels, queries, self.no_object_weight)
+        return tf.reduce_sum(losses) / tf.maximum(count, 1.0) + self.class_weight * of_classes
 
-    def _match(
-        self, mask_logits: Any, class_logits: Any, masks: Any, labels: Any
-    ) -> tuple[Any, Any]:
-        """The query of every mask, and whether it has one, both of shape `(B, M)`."""
+    def _match(self, mask_logits: Any, class_logits: Any, masks: Any, labels: Any) -> Any:
+        """The query of every mask, `(B, M)`; -1 for none."""
         points = tf.random.uniform((tf.shape(masks)[0], self.train_num_points, 2))
         logits, targets = _at_points(mask_logits, points), _at_points(masks, points)
         # Sums over points of all pairs, (B, Q, M).
@@ -75,10 +71,7 @@ class MaskLoss:
             + self.dice_weight * (1 - (2 * common + 1) / (total + 1))
             - self.class_weight * classes
         )
-        queries, is_matched = tf.numpy_function(
-            _assign, (tf.stop_gradient(cost), labels), (tf.int32, tf.bool), stateful=False
-        )
-        return tf.ensure_shape(queries, labels.shape), tf.ensure_shape(is_matched, labels.shape)
+        return match(cost, labels)
 
     def _mask_losses(self, logits: Any, masks: Any) -> Any:
         """Losses of matched masks, each `(B, M, rows, columns)`, of shape `(B, M)`."""
@@ -99,31 +92,6 @@ class MaskLoss:
         common, total = tf.reduce_sum(x * y, -1), tf.reduce_sum(x, -1) + tf.reduce_sum(y, -1)
         dice = 1 - (2 * common + 1) / (total + 1)
         return tf.reshape(self.mask_weight * entropy + self.dice_weight * dice, pairs)
-
-    def _class_loss(self, logits: Any, labels: Any, queries: Any) -> Any:
-        """Weighted mean of the cross-entropy of all queries, of which some have a label."""
-        none = logits.shape[-1] - 1
-        one_hot = tf.one_hot(queries, logits.shape[1], dtype=tf.int32)  # (B, M, Q)
-        # 0 for a query without a label, and 1 above the label otherwise.
-        targets = tf.reduce_sum(one_hot * (labels + 1)[:, :, None], 1)
-        targets = tf.where(targets > 0, targets - 1, none)
-        weights = tf.where(targets == none, self.no_object_weight, 1.0)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        return tf.reduce_sum(weights * losses) / tf.reduce_sum(weights)
-
-
-def _assign(cost: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Assigns queries to masks, at the least sum of costs `(B, Q, M)`."""
-    with needing("probe", "Matching queries to masks needs SciPy"):
-        from scipy.optimize import linear_sum_assignment
-    largest = np.finfo(cost.dtype).max
-    cost = np.nan_to_num(cost, nan=largest, posinf=largest, neginf=largest)
-    queries, is_matched = np.zeros(labels.shape, "int32"), np.zeros(labels.shape, bool)
-    for index in range(len(cost)):
-        known = np.flatnonzero(labels[index] >= 0)
-        rows, columns = linear_sum_assignment(cost[index][:, known])
-        queries[index, known[columns]], is_matched[index, known[columns]] = rows, True
-    return queries, is_matched
 
 
 def _at_points(maps: Any, points: Any) -> Any:
