@@ -48,6 +48,7 @@ IMPORTS_TENSORFLOW_LATE = {
     "layers/mlp.py",
     "layers/norm.py",
     "layers/traced.py",
+    "models/matching.py",
     "models/set_prediction.py",
     "runtime/array_data.py",
     "runtime/compiled_steps.py",

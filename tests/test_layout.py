@@ -20,6 +20,7 @@ ACROSS = {
     "models/test_hybrids.py": "hybrids and ResNets: built, saved, trained, looked into",
     "models/test_merging.py": "whole models that merge tokens",
     "models/test_newer_families.py": "families through few-shot, LoRA, sizes and replicas",
+    "networks/test_docs.py": "the code of docs/dense-published.md",
     "resume/test_processes.py": "processes that are killed and started again",
     "runtime/test_threads.py": "models that train in several threads at once",
     "test_architecture.py": "dependencies between modules",
