@@ -63,7 +63,8 @@ def read_dpt(file: NetworkFile, **options: Any) -> tuple[Model, Tensor, DptHead]
     else:
         vit = {key: value for key, value in file.config.items() if key in keys.VIT}
         names = file.after("dpt.")
-        backbone = file.backbone(names, {**vit, "model_type": "vit"}, **options)
+        vit |= {"model_type": "vit"}
+        backbone = file.backbone(names, vit, position_resize="bilinear", **options)
         blocks = list(config["backbone_out_indices"])
         maps, levels, tokens = _read(feature_maps(backbone, blocks, False, reads))
     batch_norm = bool(config.get("use_batch_norm_in_fusion_residual"))
