@@ -13,10 +13,12 @@ import tensorflow as tf
 from keras_vit.data.image_files import read_pixels
 from keras_vit.data.pillow import resample
 from keras_vit.models.graph import single_input
+from keras_vit.networks.network_file import stated_size
 from keras_vit.resize import resize_matrix
 from keras_vit.runtime.model import Model
 
-_SIZES = {"DepthAnythingForDepthEstimation": 518}  # without `preprocessor_config.json`
+# Without `preprocessor_config.json`.
+_ANYTHING = {"size": 518, "keep_aspect_ratio": True, "ensure_multiple_of": 14}
 
 
 def predict_depth(
@@ -63,35 +65,33 @@ def _depth_of(model: keras.Model, facts: Mapping[str, Any], pixels: np.ndarray, 
         size = network_size(facts, pixels.shape[:2])
     if min(size) < 1:
         raise ValueError(f"{where} has {pixels.shape[:2]} pixels, less than one patch.")
-    how = facts["transformer"]["fields"]["preprocessing"]["interpolation"]
-    x = resample(tf.constant(pixels), size, (0, 0), size, how).numpy()
+    how = facts["transformer"]["fields"]["preprocessing"]
+    x = resample(tf.constant(pixels), size, (0, 0), size, how["interpolation"]).numpy()
+    step = facts["processor"].get("do_pad") and facts["processor"].get("size_divisor")
+    if step:  # around the image, with the mean colour
+        pads = [(-side % step // 2, (-side % step + 1) // 2) for side in size]
+        x = (np.pad(x - how["mean"], [*pads, (0, 0)]) + how["mean"]).astype("float32")
     depth = keras.ops.convert_to_numpy(model.predict_on_batch(x[None])["predicted_depth"])[0]
-    for axis, side in enumerate(pixels.shape[:2]):
-        matrix = resize_matrix(depth.shape[axis], side, "bicubic_plain").astype("float32")
-        depth = np.moveaxis(np.tensordot(matrix, depth, (1, axis)), 0, axis)
-    return depth
+    sides = zip(depth.shape, pixels.shape, strict=False)  # height and width
+    rows, columns = (resize_matrix(*each, "bicubic_plain").astype("float32") for each in sides)
+    return rows @ depth @ columns.T
 
 
 def network_size(facts: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Pixels along (height, width) that a network computes an image of a size at.
+    """Pixels along (height, width) that a network computes an image of a size at, unpadded.
 
     Args:
         facts: `model.published`.
         size: Height and width of the image.
     """
-    processor = {"keep_aspect_ratio": False, "ensure_multiple_of": 1, **facts["processor"]}
-    if not facts["processor"]:
-        side = _SIZES.get(facts["config"]["architectures"][0], 384)
-        processor |= {"size": side, "keep_aspect_ratio": side == 518}
-        processor["ensure_multiple_of"] = 14 if side == 518 else 1
-    wanted = processor.get("size", 384)
-    wanted = (wanted["height"], wanted["width"]) if isinstance(wanted, dict) else (wanted, wanted)
-    scales = [each / own for each, own in zip(wanted, size, strict=True)]
-    if processor["keep_aspect_ratio"]:  # the scale that changes the image less
+    is_anything = facts["config"]["architectures"][0] == "DepthAnythingForDepthEstimation"
+    processor = facts["processor"] or (_ANYTHING if is_anything else {})
+    scales = [each / own for each, own in zip(stated_size(processor), size, strict=True)]
+    if processor.get("keep_aspect_ratio"):  # the scale that changes the image less
         scales = [min(reversed(scales), key=lambda scale: abs(1 - scale))] * 2
-    step = processor["ensure_multiple_of"]
+    step = processor.get("ensure_multiple_of", 1)
     height, width = (round(s * own / step) * step for s, own in zip(scales, size, strict=True))
-    return height, width
+    return (height, width) if processor.get("do_resize", True) else size
 
 
 def paint_depth(depth: np.ndarray) -> np.ndarray:

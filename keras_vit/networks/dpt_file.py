@@ -61,9 +61,9 @@ def read_dpt(file: NetworkFile, **options: Any) -> tuple[Model, Tensor, DptHead]
     if config.get("backbone_config"):
         maps, levels, tokens = maps_of_backbone(file, reads, **options)
     else:
-        vit = {key: value for key, value in file.config.items() if key in keys.VIT}
+        vit = {k: v for k, v in file.config.items() if k in keys.VIT} | {"model_type": "vit"}
         names = file.after("dpt.")
-        backbone = file.backbone(names, {**vit, "model_type": "vit"}, **options)
+        backbone = file.backbone(names, vit, position_resize="bilinear", **options)
         blocks = list(config["backbone_out_indices"])
         maps, levels, tokens = _read(feature_maps(backbone, blocks, False, reads))
     batch_norm = bool(config.get("use_batch_norm_in_fusion_residual"))

@@ -171,7 +171,8 @@ class NetworkFile:
     @property
     def preprocessing(self) -> Preprocessing:
         """Resampling, mean and deviation; ImageNet's where `preprocessor_config.json` says none."""
-        scale = 1 / self.processor.get("rescale_factor", 1 / 255)
+        factor = self.processor.get("rescale_factor", 1 / 255)
+        scale = 1 / factor if self.processor.get("do_rescale", True) else 1.0
         found = (self.processor.get(key) for key in ("image_mean", "image_std"))
         mean, std = (each and tuple(scale * value for value in each) for each in found)
         if not self.processor.get("do_normalize", True):
@@ -242,6 +243,12 @@ class NetworkFile:
         """Names of the classes, in order; numbers where the file has none."""
         labels = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def stated_size(processor: Mapping[str, Any]) -> tuple[int, int]:
+    """Height and width that `preprocessor_config.json` states; without them, those of DPT."""
+    size = processor.get("size", 384)
+    return (size["height"], size["width"]) if isinstance(size, dict) else (size, size)
 
 
 def head_arrays(

@@ -15,7 +15,7 @@ from keras_vit.models.dpt import NORM, conv, dpt_names
 from keras_vit.models.graph import single_input
 from keras_vit.models.pyramid import exact_gelu, feature_maps
 from keras_vit.networks.dpt_file import UNUSED, read_dpt
-from keras_vit.networks.network_file import NetworkFile
+from keras_vit.networks.network_file import NetworkFile, stated_size
 from keras_vit.runtime.model import Model
 
 _AUXILIARY = "auxiliary_head."  # which helps training alone
@@ -33,7 +33,9 @@ _UP = {"data_format": "channels_last"}
 
 
 def load_dpt_segmenter(file: NetworkFile, **options: Any) -> Model:
-    """DPT for segmentation (https://arxiv.org/abs/2103.13413)."""
+    """DPT for segmentation (https://arxiv.org/abs/2103.13413), in the size of its processor."""
+    if file.processor:
+        options["input_shape"] = options.get("input_shape") or (*stated_size(file.processor), 3)
     maps, x, head = read_dpt(file, **options)
     x = conv(head.channels, 3, "segmentation_fuse", use_bias=False)(x)
     x = keras.layers.BatchNormalization(**NORM, name="segmentation_norm")(x)

@@ -3,8 +3,7 @@
     PYTHONPATH=. .venv-parity/bin/python scripts/golden/make_depth.py
 
 The network is "depth anything" of tests/golden/networks.json; images are prepared by its image
-processor on Pillow, and depth is resized back to the size of each picture. Values of losses are of
-arrays by a formula, from code of the papers' equations in PyTorch.
+processor on Pillow, and depth is resized back to the size of each picture.
 """
 
 from __future__ import annotations

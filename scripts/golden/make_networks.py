@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
         (56, 56),
     ),
     "dpt": ("DPTForDepthEstimation", DPT, (64, 64)),
+    "dpt of another size": ("DPTForDepthEstimation", DPT, (96, 96)),
     "dpt on dinov2": (
         "DPTForDepthEstimation",
         {**DPT, "backbone_config": {**DINOV2, "apply_layernorm": False},
@@ -115,10 +116,11 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
 }  # fmt: skip
 # What their model is called with besides images, and ours loaded with.
 CALLS: dict[str, dict[str, int]] = {"vitpose of experts": {"dataset_index": 2}}
-# Arrays of one value.
+# Arrays of one value. Without the bias, nearly all of the depth would be 0.
 FIXED = {
     name: {"attn_mask_probs": float(name.startswith("masked"))} for name in CASES if "eomt" in name
 }
+FIXED |= {name: {"head.head.4.bias": 1.0} for name in ("dpt", "dpt of another size")}
 
 
 def make(name: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tests.sweep import patches_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = "golden"  # what the results of the official code's own outputs are called
-SWEEP = "<!-- sweep -->"  # where `scripts/sweep` begins
+OTHERS = "<!-- dense -->"  # where `scripts/parity-dense` begins; `scripts/sweep` follows
 LIMIT = 3e-5  # of the largest output, in float32
 
 
@@ -225,8 +225,8 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def write_page(page: pathlib.Path, results: dict[str, dict]) -> None:
-    """Writes the page, and keeps what `scripts/sweep` wrote at its end."""
-    _, mark, rest = (page.read_text() if page.exists() else "").partition(SWEEP)
+    """Writes the page, and keeps what other scripts wrote at its end."""
+    _, mark, rest = (page.read_text() if page.exists() else "").partition(OTHERS)
     page.write_text(report(results) + (f"\n{mark}{rest}" if mark else ""))
 
 

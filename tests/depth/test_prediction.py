@@ -53,6 +53,24 @@ def test_sizes_are_those_of_transformers():
         assert list(network_size({**facts, "processor": {}}, size)) == expected  # by the class
 
 
+def test_dpt_on_dinov2_pads_images_of_their_own_size(tmp_path, monkeypatch):
+    """As the published files ask, whose mean and deviation are of pixels in [0, 255]."""
+    mean, std = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+    processor = {"do_resize": False, "do_rescale": False, "do_pad": True, "size_divisor": 14}
+    folder = network_folder("dpt on dinov2", tmp_path)
+    processor |= {"rescale_factor": 1 / 255, "image_mean": mean, "image_std": std}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    model, given = keras_vit.from_pretrained(folder), []
+    assert model.published["transformer"]["fields"]["preprocessing"]["mean"] == mean
+    run = model.predict_on_batch
+    monkeypatch.setattr(model, "predict_on_batch", lambda x: given.append(x) or run(x))
+    (depth,) = predict_depth(model, [picture_of("noise")])
+    expected = np.full((98, 70, 3), mean, "float32")
+    expected[3:94, 5:65] = picture_of("noise")
+    np.testing.assert_array_equal(given[0][0], expected)
+    assert depth.shape == (91, 60)
+
+
 def depth_maps(seed=0, shape=(3, 20, 31)):
     random = np.random.default_rng(seed)
     true, found = random.uniform(0.5, 9, shape), random.uniform(0.5, 9, shape)

@@ -40,9 +40,8 @@ def tiny_detector(classes=5, queries=7, **fields):
     return model
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradients_are_theirs(name):
-    case = CASES[name]
+def loss_and_gradients(case):
+    """The loss of a case, and its gradients by outputs."""
     y = {"boxes": filled(case["boxes"], (4,)), "labels": filled(case["labels"], ())}
     model = tiny_detector(**case["weights"])
     images = np.zeros((len(case["boxes"]), HEIGHT, WIDTH, 3), "float32")
@@ -53,8 +52,15 @@ def test_loss_and_gradients_are_theirs(name):
     with tf.GradientTape() as tape:
         tape.watch(outputs)
         loss = model.compute_loss(images, y, outputs)
+    return loss, tape.gradient(loss, outputs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradients_are_theirs(name):
+    case = CASES[name]
+    loss, gradients = loss_and_gradients(case)
     np.testing.assert_allclose(loss, case["loss"], rtol=1e-6)
-    for key, gradient in tape.gradient(loss, outputs).items():
+    for key, gradient in gradients.items():
         theirs = np.array(case[{"logits": "logits", "pred_boxes": "predicted"}[key] + "_gradient"])
         if name == "no boxes" and key == "pred_boxes":
             assert not theirs.any()

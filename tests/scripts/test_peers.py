@@ -9,6 +9,8 @@ import pytest
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts/peers"
 
 
-@pytest.mark.parametrize("name", ["parity_theirs.py", "parity_flax.py", "parity_answers.py"])
+@pytest.mark.parametrize(
+    "name", ["parity_theirs.py", "parity_flax.py", "parity_answers.py", "dense_theirs.py"]
+)
 def test_scripts_of_other_projects_do_not_use_this_package(name):
     assert "keras_vit" not in (SCRIPTS / name).read_text()

@@ -37,20 +37,19 @@ def check(found, expected, tolerance=1e-5):
     assert np.abs(values - theirs).max() <= tolerance * np.abs(theirs).max()
 
 
-def test_loss_and_gradients_are_those_of_transformers(fixed_points):
+def found_on_logits():
+    """The loss on fixed logits, and its gradients."""
     logits = [tf.constant(each) for each in mask_logits_of()]
     with tf.GradientTape() as tape:
         tape.watch(logits)
         loss = MaskLoss(train_num_points=100)(*logits, *mask_labels_of(16))
     masks, classes = tape.gradient(loss, logits)
-    expected = EXPECTED["logits"]
-    assert float(loss) == pytest.approx(expected["loss"], rel=1e-6)
-    check(masks, expected["masks"])
-    check(classes, expected["classes"])
+    return {"loss": float(loss), "masks": masks, "classes": classes}
 
 
-def test_training_with_masked_attention_is_that_of_transformers(fixed_points, tmp_path):
-    model = load(tmp_path, include_preprocessing=False)
+def found_in_training(folder):
+    """The loss of a step of training with masked attention, and its gradients."""
+    model = load(folder, include_preprocessing=False)
     trainer = build_mask_trainer(model, 1000, MaskLoss(train_num_points=100))
     masks, labels = mask_labels_of(16)
     weights = {
@@ -62,12 +61,19 @@ def test_training_with_masked_attention_is_that_of_transformers(fixed_points, tm
         outputs = trainer(images_of((64, 64)), training=True)
         loss = trainer.compute_loss(y={"masks": masks, "labels": labels}, y_pred=outputs)
     found = tape.gradient(loss, [weight.value for weight in weights.values()])
-    expected = EXPECTED["training"]
-    assert float(loss) == pytest.approx(expected["loss"], rel=1e-6)
     queries, patches, upscale = map(np.asarray, found)
-    check(queries[0], expected["queries"])
-    check(patches, expected["patches"])
-    check(upscale.transpose(2, 3, 0, 1), expected["upscale"])
+    gradients = {"queries": queries[0], "patches": patches}
+    return {"loss": float(loss), **gradients, "upscale": upscale.transpose(2, 3, 0, 1)}
+
+
+@pytest.mark.parametrize("case", ["logits", "training"])
+def test_loss_and_gradients_are_those_of_transformers(fixed_points, case, tmp_path):
+    found = found_on_logits() if case == "logits" else found_in_training(tmp_path)
+    expected = EXPECTED[case]
+    assert found.pop("loss") == pytest.approx(expected["loss"], rel=1e-6)
+    assert {*found, "loss"} == expected.keys()
+    for name, gradient in found.items():
+        check(gradient, expected[name])
 
 
 def test_masks_without_a_query_and_images_without_masks_count_nothing():

@@ -36,6 +36,17 @@ def test_class_maps_are_those_of_transformers(name, tmp_path):
         assert np.allclose(rows, expected["rows"], atol=4 * found.shape[1] * expected["unsure"])
 
 
+def test_dpt_has_the_size_of_its_processor(tmp_path):
+    """The published file has positions for 384 pixels, and images are resized to 480."""
+    folder = network_folder("dpt segmentation", tmp_path)
+    assert keras_vit.from_pretrained(folder).input_shape == (None, 64, 64, 3)
+    for size in (96, {"height": 96, "width": 96}):
+        (folder / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+        assert keras_vit.from_pretrained(folder).input_shape == (None, 96, 96, 3)
+    small = keras_vit.from_pretrained(folder, input_shape=(32, 32, 3))
+    assert small.input_shape == (None, 32, 32, 3)
+
+
 def test_a_network_is_a_segmenter(tmp_path, monkeypatch, capsys):
     network = load("beit segmentation", tmp_path / "network")
     model = as_segmenter(network)

@@ -1,0 +1,178 @@
+"""Writes what transformers makes of ten photographs with each of its dense networks.
+
+The first half of `scripts/parity-dense`. The networks are those of tests/golden/networks.json, with
+the image sizes of the published files and their image processors, on Pillow. The folder of a case
+has the checkpoint, `case.json`, and of every photograph the pixels that went into the network, its
+outputs and the results.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import skimage
+import torch
+from PIL import Image
+
+from scripts.golden.make_poses import FLIP_PAIRS, RAISED
+from scripts.golden.network_formula import SCALES, SEGMENT_TASKS, network_arrays
+from scripts.peers.parity_theirs import load_saved, save_names, transformers
+
+NETWORKS = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "networks.json"
+PHOTOGRAPHS = (
+    "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png",
+    "hubble_deep_field.jpg", "motorcycle_left.png", "camera.png", "coins.png",
+)  # fmt: skip
+THRESHOLD = 0.3  # of boxes
+
+
+def square(side: int, **options: Any) -> dict[str, Any]:
+    return {"size": {"height": side, "width": side}, **options}
+
+
+# What networks of EoMT and ViTPose have in common: see below.
+WHOLE = (
+    "Eomt", {"size": {"shortest_edge": 640, "longest_edge": 640}, "do_pad": True},
+    {"image_size": 640},
+)  # fmt: skip
+SPLIT = (
+    "Eomt", {"size": {"shortest_edge": 512, "longest_edge": None}, "do_split_image": True},
+    {"image_size": 512},
+)  # fmt: skip
+POSE: tuple = ("VitPose", {}, {"backbone_config": {"image_size": [256, 192]}})
+# Title: network, what is predicted, image processor, its options, changes of `config.json`.
+CASES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
+    "DepthAnythingForDepthEstimation": (
+        "depth anything", "depth", "DPT",
+        square(518, keep_aspect_ratio=True, ensure_multiple_of=14,
+               image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]),
+        {"backbone_config": {"image_size": 518}},
+    ),
+    "DPTForDepthEstimation, on ViT": ("dpt", "depth", "DPT", square(384), {"image_size": 384}),
+    "DPTForDepthEstimation, on DINOv2": (
+        "dpt on dinov2", "depth", "DPT",  # as the script that made the published files
+        {"do_resize": False, "do_rescale": False, "do_pad": True, "size_divisor": 14,
+         "image_mean": [123.675, 116.28, 103.53], "image_std": [58.395, 57.12, 57.375]},
+        {"backbone_config": {"image_size": 518}},
+    ),
+    "DPTForSemanticSegmentation": (
+        "dpt segmentation", "masks", "DPT", square(480, resample=2), {"image_size": 384},
+    ),
+    "BeitForSemanticSegmentation": (
+        "beit segmentation", "masks", "Beit", square(640, resample=2), {"image_size": 640},
+    ),
+    "EomtForUniversalSegmentation, whole images": ("eomt", "segments", *WHOLE),
+    "EomtForUniversalSegmentation, split images": ("eomt", "segments", *SPLIT),
+    "EomtDinov3ForUniversalSegmentation, whole images": ("eomt on dinov3", "segments", *WHOLE),
+    "EomtDinov3ForUniversalSegmentation, split images": ("eomt on dinov3", "segments", *SPLIT),
+    "YolosForObjectDetection": (
+        "yolos", "boxes", "Yolos", {"size": {"shortest_edge": 800, "longest_edge": 1333}},
+        {"image_size": [512, 864]},
+    ),
+    "VitPoseForPoseEstimation, simple": ("vitpose", "poses", *POSE),
+    "VitPoseForPoseEstimation, classic": ("classic vitpose", "poses", *POSE),
+}  # fmt: skip
+
+
+def write_network(folder: pathlib.Path, network: str, changes: dict[str, Any]) -> torch.nn.Module:
+    """Writes the checkpoint of a case, and loads it."""
+    case = json.loads(NETWORKS.read_text())[network]
+    config = dict(case["config"])
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    kind = getattr(transformers, config["architectures"][0])
+    model = kind(kind.config_class.from_dict(config))
+    arrays = network_arrays(save_names(model, str(folder)), case.get("fixed"))
+    for key in SCALES.keys() & arrays.keys():  # of EoMT: queries that differ more
+        arrays[key] *= SCALES[key]
+    if "vitpose" in network:
+        arrays["head.conv.bias"] += RAISED  # theirs lacks a maximum otherwise
+    state = {name: torch.tensor(array) for name, array in arrays.items()}
+    return load_saved(model, str(folder), state)[0]
+
+
+def boxes_of(picture: np.ndarray) -> list[list[float]]:
+    """Left, top, right and bottom of three people; two of them are partly outside."""
+    shares = [[0.1, 0.05, 0.6, 0.95], [-0.08, 0.3, 0.4, 1.1], [0.55, -0.2, 1.3, 0.61]]
+    return (np.array(shares) * [*picture.shape[1::-1], *picture.shape[1::-1]]).round(2).tolist()
+
+
+def predict(
+    what: str, processor: Any, model: torch.nn.Module, picture: np.ndarray
+) -> tuple[torch.Tensor, Any, dict[str, Any]]:
+    """Pixels and outputs of the network, and results by their names."""
+    size, found = [picture.shape[:2]], {}
+    options: dict[str, Any] = {}
+    if what == "poses":
+        people = [[x, y, right - x, low - y] for x, y, right, low in boxes_of(picture)]
+        options["boxes"] = [people]
+    inputs = processor([picture], return_tensors="pt", **options)
+    pixels = inputs["pixel_values"]
+    outputs = model(pixels)
+    if what == "depth":
+        (row,) = processor.post_process_depth_estimation(outputs, size)
+        return pixels, outputs, {"depth": row["predicted_depth"]}
+    if what == "boxes":
+        (row,) = processor.post_process_object_detection(outputs, THRESHOLD, size)
+        return pixels, outputs, row
+    if what == "poses":
+        mirrored = model(pixels.flip(-1), flip_pairs=torch.tensor(FLIP_PAIRS)).heatmaps
+        both = type(outputs)(heatmaps=(outputs.heatmaps + mirrored) / 2)
+        poses = []
+        for each in (outputs, both):
+            poses += processor.post_process_pose_estimation(each, [people])[0]
+        for key in ("keypoints", "scores"):
+            found[key] = torch.stack([pose[key] for pose in poses])
+        return pixels, outputs, found
+    if what == "segments":
+        offsets = inputs.get("patch_offsets") or []
+        outputs.patch_offsets = [tuple(each.tolist()) for each in offsets]
+        options["size"] = {"longest_edge": None, **dict(processor.size)}
+    (row,) = processor.post_process_semantic_segmentation(
+        outputs, size, return_segmentation_scores=True, **options
+    )
+    first, second = torch.topk(row.segmentation_scores, 2, dim=0).values
+    found["margin"] = ((first - second) / row.segmentation_scores.abs().max()).half()
+    found["map"] = row.segmentation.byte()
+    for name, case in SEGMENT_TASKS.items():
+        if what == "segments" and case["task"] != "semantic" and not processor.do_split_image:
+            function = getattr(processor, f"post_process_{case['task']}_segmentation")
+            (row,) = function(outputs, size, **case["theirs"])
+            found[name] = row["segmentation"].char()
+            found[f"{name}/segments"] = json.dumps(row["segments_info"])
+    return pixels, outputs, found
+
+
+def main() -> None:
+    """Writes the folders of all cases, or of those whose titles have one of the words."""
+    torch.set_grad_enabled(False)
+    root, *words = sys.argv[1:]
+    data = pathlib.Path(skimage.__file__).parent / "data"
+    versions = {module.__name__: module.__version__ for module in (transformers, torch, skimage)}
+    for title, (network, what, kind, options, changes) in CASES.items():
+        if words and not any(word in title for word in words):
+            continue
+        folder = pathlib.Path(root, title)
+        folder.mkdir(parents=True, exist_ok=True)
+        model = write_network(folder, network, changes)
+        processor = getattr(transformers, f"{kind}ImageProcessorPil")(**options)
+        processor.save_pretrained(folder)
+        boxes = {}
+        for name in PHOTOGRAPHS:
+            picture = np.array(Image.open(data / name).convert("RGB"))
+            pixels, outputs, found = predict(what, processor, model, picture)
+            arrays = {f"output/{k}": v for k, v in outputs.items() if isinstance(v, torch.Tensor)}
+            found = {f"result/{key}": np.asarray(value) for key, value in found.items()}
+            np.savez(folder / f"{name}.npz", picture=picture, pixels=pixels, **arrays, **found)
+            boxes[name] = boxes_of(picture)
+            print(f"{title}, {name}: {tuple(pixels.shape)}", flush=True)
+        case = {"what": what, "flip_pairs": FLIP_PAIRS, "threshold": THRESHOLD, "boxes": boxes}
+        (folder / "case.json").write_text(json.dumps({**case, "versions": versions}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
