@@ -62,6 +62,24 @@ def test_keras_chooses_where_xla_was_not_measured(model, xla):
     assert not prefers_xla(half, "predict")
 
 
+@pytest.mark.parametrize(
+    ("layer", "is_slow"),
+    [
+        (keras.layers.DepthwiseConv2D(3), True),
+        (keras.layers.Conv2D(256, 3), True),
+        (keras.layers.Conv2D(257, 3), False),
+        (keras.layers.Conv2D(4, 1), False),
+        (keras.layers.Conv2DTranspose(4, 3), False),
+    ],
+)
+def test_convolutions_that_are_slow_in_xla_stay_in_onednn(layer, is_slow, xla, monkeypatch):
+    inner = keras.Sequential([keras.Input((8, 8, 3)), layer])
+    model = keras_vit.Model(inputs := keras.Input((8, 8, 3)), inner(inputs))
+    for onednn in (False, True):
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", str(int(onednn)))
+        assert prefers_xla(model, "predict") is not (is_slow and onednn)
+
+
 def test_predict_follows_the_rule(model, xla):
     model.compile(jit_compile=False)
     expected = model.predict(IMAGES, 3, verbose=0)

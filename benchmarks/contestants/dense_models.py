@@ -1,0 +1,152 @@
+"""Dense networks in one folder of transformers: by this package, transformers and ZeroModels."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from typing import Any
+
+from contestants.worker import Run, repeat, serve
+
+OUTPUTS = (
+    *("predicted_depth", "logits", "pred_boxes", "heatmaps"),
+    *("masks_queries_logits", "class_queries_logits"),
+)
+ZEROMODELS = {
+    "DepthAnythingForDepthEstimation": "DepthAnythingV2DepthEstimation",
+    "EomtForUniversalSegmentation": "EoMTUniversalSegment",
+}
+
+EOMT_OUTPUTS = {"masks_queries_logits": "mask_logits", "class_queries_logits": "class_logits"}
+
+
+def load(cell: dict) -> Run:
+    """Builds a network, and writes its outputs to the folder, for the comparison."""
+    import numpy as np
+
+    project = cell["who"].split()[0]
+    builds = {"keras_vit": load_ours, "transformers": load_theirs, "zeromodels": load_zeromodels}
+    images = np.random.default_rng(0).normal(size=(1, *cell["size"], 3)).astype("float32")
+    step = builds[project](cell, images)
+    np.savez(pathlib.Path(cell["folder"], f"{cell['who'].replace(' ', '_')}.npz"), **step())
+    return repeat(lambda: next(iter(step().values())))
+
+
+def use_threads(threads: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+def load_ours(cell: dict, images) -> Any:
+    use_threads(cell["threads"])
+    import keras_vit
+
+    keras_vit.runtime.keep_buffers()
+    shape = {"input_shape": images.shape[1:], "include_preprocessing": False}
+    model = keras_vit.from_pretrained(cell["folder"], **shape, **cell["call"])
+    if cell["interface"] == "predict":
+        return lambda: model.predict_on_batch(images)
+    import openvino
+
+    path = pathlib.Path(cell["folder"], "ours.xml")
+    if not path.exists():
+        as_given = keras_vit.Preprocessing(mean=(0.0,), std=(1.0,))
+        keras_vit.export.export_openvino(model, path, preprocessing=as_given, verbose=False)
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": cell["threads"]}
+    options["INFERENCE_PRECISION_HINT"] = "f32"
+    file = openvino.Core().read_model(path)
+    file.reshape(images.shape)
+    request = openvino.compile_model(file, "CPU", options).create_infer_request()
+    names = [output.get_any_name() for output in file.outputs]
+    return lambda: dict(zip(names, request.infer([images]).values(), strict=True))
+
+
+def load_theirs(cell: dict, images) -> Any:
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch
+    from contestants.torch_models import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    import transformers
+
+    torch.set_num_threads(cell["threads"])
+    model = getattr(transformers, cell["class"]).from_pretrained(cell["folder"]).eval()
+    function = torch.compile(model) if cell["interface"] == "compiled" else model
+    pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    call = {key: torch.tensor([value]) for key, value in cell["call"].items()}
+
+    def step():
+        with torch.inference_mode():
+            outputs = function(pixels, **call)
+        return {name: outputs[name].numpy() for name in OUTPUTS if name in outputs}
+
+    return step
+
+
+def load_zeromodels(cell: dict, images) -> Any:
+    """With XLA or without it, whichever is faster: Keras's own choice is XLA."""
+    use_threads(cell["threads"])
+    from safetensors.numpy import load_file
+    from zeromodels import models  # noqa: F401
+
+    folder = pathlib.Path(cell["folder"])
+    kind = find_zeromodel(cell["class"])
+    fields = kind.config_from_hf(json.loads((folder / "config.json").read_text()))
+    model = kind(**{**fields, "image_size": cell["size"][0]})
+    kind.transfer_from_hf(model, load_file(folder / "model.safetensors"))
+    seconds = {}
+    for jit_compile in (False, True):
+        model.compile(jit_compile=jit_compile)
+        model.predict_on_batch(images)
+        start = time.perf_counter()
+        model.predict_on_batch(images)
+        seconds[jit_compile] = time.perf_counter() - start
+    if seconds[False] < seconds[True]:
+        model.compile(jit_compile=False)
+        model.predict_on_batch(images)
+
+    def step():
+        outputs = model.predict_on_batch(images)
+        if not isinstance(outputs, dict):
+            return {"predicted_depth": outputs[..., 0]}
+        return {name: outputs[theirs] for name, theirs in EOMT_OUTPUTS.items()}
+
+    return step
+
+
+def find_zeromodel(name: str):
+    from zeromodels.models import depth_anything_v2, eomt
+
+    name = ZEROMODELS[name]
+    return getattr(depth_anything_v2 if name.startswith("Depth") else eomt, name)
+
+
+def export(cell: dict) -> dict:
+    """Writes the folder of a network with random weights."""
+    import torch
+    from contestants.torch_models import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    import transformers
+
+    torch.manual_seed(0)
+    config = f"{cell['class'].partition('For')[0]}Config"
+    model = getattr(transformers, cell["class"])(getattr(transformers, config)(**cell["config"]))
+    with torch.no_grad():
+        for weight in model.parameters():  # layer scale of 1e-5 would hide the blocks
+            weight.add_(0.02 * torch.randn_like(weight))
+            if weight.numel() == 1:  # the last bias before the ReLU of depth: not 0 everywhere
+                weight.fill_(1.0)
+        for name, buffer in model.named_buffers():
+            if name == "attn_mask_probs":  # as at the end of training
+                buffer.zero_()
+    model.save_pretrained(cell["folder"])
+    return {"parameters": sum(weight.numel() for weight in model.parameters())}
+
+
+if __name__ == "__main__":
+    serve(load, export)
