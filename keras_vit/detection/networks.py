@@ -73,7 +73,6 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
         "pred_boxes": _mlp(x, "box", 4, "sigmoid"),
     }
     model = DetectionTransformer(single_input(backbone), outputs, name=backbone.name)
-    model.class_names = file.class_names
     heads = {"class": "class_labels_classifier", "box": "bbox_predictor"}
     file.finish(
         model, {f"{ours}_{i}": f"{heads[ours]}.layers.{i}" for ours in heads for i in range(3)}

@@ -314,7 +314,8 @@ def prepare(
     if activation is None:
         logits = model.output["logits"] if "logits" in keys and is_dict else model.outputs[0]
         ends = final_activation(keras.Model(model.inputs, logits))
-        is_scores = classifies or ("logits" in keys and ends == _NO_ACTIVATION)
+        is_map = getattr(model, "published", None) is not None
+        is_scores = classifies or ("logits" in keys and ends == _NO_ACTIVATION and not is_map)
         scores = "softmax" if is_scores else _NO_ACTIVATION
         activation = head if head in _ACTIVATIONS else scores
     if merge:
@@ -384,6 +385,9 @@ def check_labels(
             line of UTF-8 without NUL: `labels.txt` has one line for each.
     """
     labels = in_order(labels)
+    facts = getattr(model, "published", None)
+    if facts is not None:  # classes are on any axis, and a detector has one for no object
+        classes = len(facts["config"].get("id2label") or ())
     if labels is None:
         labels = getattr(model, "class_names", None)
     if labels is None:

@@ -41,9 +41,7 @@ class DetectionTransformer(Model):
         """Number of classes, without "no object"."""
         return int(self.output["logits"].shape[-1]) - 1
 
-    @property
-    def num_named(self) -> int:
-        return self.num_classes
+    num_named = num_classes
 
     def compile(
         self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any

@@ -227,6 +227,8 @@ class NetworkFile:
         facts = {"config": self.config, "processor": self.processor, "heads": dict(heads)}
         facts["transformer"] = self.transformer
         model.published = json.loads(json.dumps(facts))  # as `.keras` files keep it
+        if self.config.get("id2label"):
+            model.class_names = self.class_names
         model.load_report = LoadReport(
             str(self.file.path), self.architecture, tuple(self.loaded), fresh=tuple(fresh),
             left_out=left_out, licence=self.licence,

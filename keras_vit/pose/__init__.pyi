@@ -1,7 +1,6 @@
 from .drawing import COCO_EDGES as COCO_EDGES
-from .drawing import Skeleton as Skeleton
 from .drawing import draw_poses as draw_poses
-from .drawing import find_skeleton as find_skeleton
+from .drawing import find_edges as find_edges
 from .estimation import COCO_FLIP_PAIRS as COCO_FLIP_PAIRS
 from .estimation import Poses as Poses
 from .estimation import crop_boxes as crop_boxes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,33 +18,20 @@ COCO_EDGES = (
 )  # fmt: skip
 
 
-class Skeleton(NamedTuple):
-    """The joints of a model.
+def find_edges(model: keras.Model) -> tuple[tuple[int, int], ...]:
+    """Finds the lines between joints, as `config.json` of a checkpoint has them.
 
     Args:
-        joints: Their names, in the order of the heatmaps.
-        edges: Pairs of their numbers that are drawn with a line.
-    """
-
-    joints: tuple[str, ...]
-    edges: tuple[tuple[int, int], ...]
-
-
-def find_skeleton(model: keras.Model) -> Skeleton:
-    """Finds names of joints and lines between them, as `config.json` of a checkpoint has them.
-
-    Args:
-        model: A model of `from_pretrained`, or loaded from the `.keras` file of one.
+        model: A model of `from_pretrained`, or loaded from the `.keras` file of one. Its
+            `class_names` are those of the joints.
 
     Returns:
-        A `Skeleton`; without names numbers, and without lines those of COCO if there are 17 joints.
+        Pairs of joints; without any in the checkpoint, those of COCO if there are 17 joints.
     """
-    config = (getattr(model, "published", None) or {}).get("config", {})
-    count = model.output["heatmaps"].shape[1]
-    labels = config.get("id2label") or {}
-    joints = tuple(str(labels.get(str(number), number)) for number in range(count))
-    edges = config.get("edges") or (COCO_EDGES if count == 17 else ())
-    return Skeleton(joints, tuple((first, second) for first, second in edges))
+    found = (getattr(model, "published", None) or {}).get("config", {}).get("edges")
+    if not found and model.output["heatmaps"].shape[1] == 17:
+        return COCO_EDGES
+    return tuple((first, second) for first, second in found or ())
 
 
 def draw_poses(
@@ -60,7 +47,7 @@ def draw_poses(
         image: Pixels of shape `(h, w, C)` in [0, 255], `C` 1 or 3.
         keypoints: x and y in pixels, `(n, joints, 2)`.
         scores: Scores of shape `(n, joints)`.
-        edges: Pairs of joints with a line between them, see `find_skeleton`.
+        edges: Pairs of joints with a line between them, see `find_edges`.
         threshold: The lowest score of a joint that is drawn.
 
     Returns:
@@ -80,7 +67,7 @@ def draw_poses(
     if any(not 0 <= joint < joints for edge in edges for joint in edge):
         raise ValueError(
             f"`edges` must be pairs of joints from 0 to {joints - 1}. Received: {tuple(edges)}. "
-            "Pass edges=find_skeleton(model).edges."
+            "Pass edges=find_edges(model)."
         )
     pixels = np.broadcast_to(image, (*image.shape[:2], 3))
     picture = Image.fromarray(np.rint(pixels).astype("uint8"))

@@ -52,10 +52,9 @@ def prefers_xla(model: keras.Model, use: str) -> bool:
 
 def _is_slow_in_xla(layer: keras.Layer) -> bool:
     """Tells of convolutions of dense heads: XLA computes depthwise ones 80 times as slowly."""
-    if isinstance(layer, keras.layers.DepthwiseConv2D):
-        return True
     is_plain = type(layer) is keras.layers.Conv2D and layer.kernel_size == (3, 3)
-    return bool(is_plain and layer.filters <= _NARROW)
+    is_narrow = is_plain and layer.filters <= _NARROW
+    return is_narrow or isinstance(layer, keras.layers.DepthwiseConv2D)
 
 
 class ChosenByBatch:

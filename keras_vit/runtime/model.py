@@ -442,7 +442,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     @property
     def num_named(self) -> int:
         """How many outputs `class_names` names."""
-        return int(self.outputs[0].shape[-1])
+        labels = (self.published or {}).get("config", {}).get("id2label")
+        return len(labels) if labels else int(self.outputs[0].shape[-1])
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -490,7 +491,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
                 layer.trainable = False
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
-        model.class_names, model.published = names, published
+        model.published, model.class_names = published, names
         model.calibration = None if calibration is None else Calibration(**calibration)
         model.abstention = None if abstention is None else Abstention.from_dict(abstention)
         return model

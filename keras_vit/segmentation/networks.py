@@ -121,8 +121,7 @@ def as_segmenter(model: Model) -> Model:
     x = ResizeMaps(dtype=Float32Policy(), name="logits_of_pixels")(x, model.inputs[0])
     segmenter = Model(single_input(model), x, name=model.name)
     segmenter.published, segmenter.load_report = model.published, model.load_report
-    labels = model.published["config"]["id2label"]
-    segmenter.class_names = [labels[key] for key in sorted(labels, key=int)]
+    segmenter.class_names = model.class_names
     return segmenter
 
 

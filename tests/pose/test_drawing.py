@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.pose import COCO_EDGES, COCO_FLIP_PAIRS, draw_poses, find_skeleton
+from keras_vit.pose import COCO_EDGES, COCO_FLIP_PAIRS, draw_poses, find_edges
 from tests.networks.cases import network_folder
 
 POINTS = np.array([[[10.0, 10.0], [50.0, 10.0], [10.0, 40.0]]])
@@ -40,10 +40,11 @@ def test_shapes_and_edges_that_do_not_fit_are_errors():
 
 def test_skeletons_are_those_of_the_checkpoint(tmp_path):
     model = keras_vit.from_pretrained(network_folder("vitpose", tmp_path / "a"))
-    assert find_skeleton(model) == (tuple(f"joint {number}" for number in range(6)), ())
+    assert find_edges(model) == ()
+    assert model.class_names == tuple(f"joint {number}" for number in range(6))
     edges = [[0, 1], [4, 5]]
     folder = network_folder("vitpose", tmp_path / "b", edges=edges)
-    assert find_skeleton(keras_vit.from_pretrained(folder)).edges == ((0, 1), (4, 5))
+    assert find_edges(keras_vit.from_pretrained(folder)) == ((0, 1), (4, 5))
 
 
 def test_coco_has_17_joints():
