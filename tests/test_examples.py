@@ -120,6 +120,38 @@ def test_a_trained_dense_model_of_others_gives_its_maps_in_every_format(real_net
     assert np.abs(model.predict(pixels, verbose=0) - expected).max() < 2e-5
 
 
+def test_dense_networks_writes_checkpoints_with_random_heads(tmp_path):
+    pytest.importorskip("skimage")
+    pytest.importorskip("safetensors")
+    config = keras_vit.make_config(
+        patch_size=14, width=32, depth=12, num_heads=2, mlp_dim=128, image_size=56,
+        layer_scale=0.5, norm_epsilon=1e-6, pooling=None, classes=None,
+    )  # fmt: skip
+    vit = keras_vit.build_vit(config)
+    for number, weight in enumerate(vit.weights):
+        weight.assign(keras.random.normal(weight.shape, stddev=0.2, seed=number))
+    keras_vit.save_weights(vit, tmp_path / "model.safetensors", layout="transformers")
+    script = runpy.run_path(str(ROOT / "examples/dense_networks.py"))
+    depth = keras_vit.from_pretrained(script["write_depth_anything"](tmp_path, tmp_path / "depth"))
+    found = depth.predict(np.full((1, 56, 84, 3), 200.0), verbose=0)["predicted_depth"]
+    assert found.shape == (1, 56, 84) and found.std() > 0
+    yolos = script["write_yolos"](tmp_path, tmp_path / "yolos", ["a", "b"], tokens=7)
+    yolos = keras_vit.from_pretrained(yolos, input_shape=(64, 96, 3), patch_size=16)
+    assert yolos.output["logits"].shape == (None, 7, 3)
+    pose = script["write_vitpose"](tmp_path, tmp_path / "pose", 5, [[0, 1]])
+    pose = keras_vit.from_pretrained(pose, input_shape=(84, 56, 3))
+    assert pose.output["heatmaps"].shape == (None, 5, 24, 16)
+    assert keras_vit.pose.find_skeleton(pose).edges == ((0, 1),)
+    scaled, kept = (
+        script["backbone_arrays"](tmp_path, "", keeps_scale=keeps) for keeps in (False, True)
+    )
+    for part, number in (("attention.output.dense", "1"), ("mlp.fc2", "2")):
+        name = f"encoder.layer.3.{part}"
+        scale = kept[f"encoder.layer.3.layer_scale{number}.lambda1"]
+        expected = kept[f"{name}.weight"] * scale[:, None]
+        np.testing.assert_array_equal(scaled[f"{name}.weight"], expected)
+
+
 def test_the_guide_of_dense_models_shows_the_example():
     page = (ROOT / "docs/dense-of-others.md").read_text()
     program = (ROOT / "examples/dense_model_of_others.py").read_text()

@@ -207,7 +207,7 @@ def build_pyramid(
         raise ValueError(
             f"The levels of a pyramid have strides of 4, 8, 16, 32, ... pixels. Received: patches "
             f"of {stride} pixels, from which no power of two leads there. Choose a model of patch "
-            "size 8, 16 or 32."
+            "size 8, 16 or 32, or load weights with patch_size=16, which resizes their patches."
         )
     largest = 2 ** max(levels)
     if height % largest or width % largest:

@@ -169,7 +169,7 @@ def test_the_pyramid_is_vitdets(tmp_path):
 
 def test_sizes_without_a_pyramid_are_errors():
     for changes, message in (
-        ({"patch_size": 14, "image_size": 56}, r"patches of 14 pixels.*patch size 8, 16 or 32"),
+        ({"patch_size": 14, "image_size": 56}, r"patches of 14 .*weights with patch_size=16"),
         (
             {"patch_size": 8, "image_size": (40, 64)},
             r"40 x 64. Use .*model, \(64, 64",
