@@ -252,15 +252,16 @@ def run_depth(source, data, folder, steps):
     predicted = network.predict(pixels, batch_size=4, verbose=0)["predicted_depth"]
     left, _, disparity = skimage.data.stereo_motorcycle()
     truth = np.where(np.isfinite(disparity), disparity + 32.778, 0)  # `doffs` of its calibration
-    found = list(keras_vit.depth.predict_depth(network, [left]))
-    for name, ours, true in (("the room", predicted, inverse), ("motorcycle", found, [truth])):
+    photos = [skimage.data.coffee(), left]
+    found = list(keras_vit.depth.predict_depth(network, photos))
+    for name, ours, true in (("the room", predicted, inverse), ("motorcycle", found[1:], [truth])):
         print_depth_errors(name, ours, true)
         print_depth_errors(f"{name}, the same depth everywhere", np.zeros_like(ours), true)
-    rows = []
-    for photo, ours, true in ((pixels[20], predicted[20], inverse[20]), (left, found[0], truth)):
-        paint, known = keras_vit.depth.paint_depth, true > 0
-        measured = paint(np.where(known, true, true[known].min())) * known[..., None]
-        rows.append([photo.astype("uint8"), paint(ours), measured.astype("uint8")])
+    paint, known = keras_vit.depth.paint_depth, truth > 0
+    measured = paint(np.where(known, truth, truth[known].min())) * known[..., None]
+    rows = [[photo, paint(ours)] for photo, ours in zip(photos, found, strict=True)]
+    blank = np.full((400, round(400 * truth.shape[1] / truth.shape[0]), 3), 255, "uint8")
+    rows = [[*rows[1], measured.astype("uint8")], [*rows[0], blank]]
     return rows, ["photograph", "predicted: yellow is near", "measured: black is unknown"], {}
 
 
@@ -420,7 +421,7 @@ def run_pose(source, data, folder, steps):
     at = pose.keypoints_in_heatmaps(found.keypoints, box, (512, 512))
     maps = network.predict(pose.crop_boxes(photo, box, size), verbose=0)["heatmaps"][0].max(axis=0)
     colors = resized(keras_vit.depth.paint_depth(np.maximum(maps, 0)), (512, 512))
-    edges = pose.find_skeleton(network).edges
+    edges = pose.find_edges(network)
     rows = [photo, pose.draw_poses(crop, at, found.scores, edges, 0.1), crop * 0.3 + colors * 0.7]
     titles = ["photograph", "the 68 points that it finds", "largest of its 68 heatmaps"]
     return [[row.astype("uint8") for row in rows]], titles, {}

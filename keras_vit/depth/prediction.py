@@ -56,25 +56,22 @@ def predict_depth(
             "include_preprocessing=True."
         )
     for index, image in enumerate(images):
-        yield _depth_of(model, facts, *read_pixels(image, index))
-
-
-def _depth_of(model: keras.Model, facts: Mapping[str, Any], pixels: np.ndarray, where: str) -> Any:
-    size = model.inputs[0].shape[1:3]
-    if None in size:
-        size = network_size(facts, pixels.shape[:2])
-    if min(size) < 1:
-        raise ValueError(f"{where} has {pixels.shape[:2]} pixels, less than one patch.")
-    how = facts["transformer"]["fields"]["preprocessing"]
-    x = resample(tf.constant(pixels), size, (0, 0), size, how["interpolation"]).numpy()
-    step = facts["processor"].get("do_pad") and facts["processor"].get("size_divisor")
-    if step:  # around the image, with the mean colour
-        pads = [(-side % step // 2, (-side % step + 1) // 2) for side in size]
-        x = (np.pad(x - how["mean"], [*pads, (0, 0)]) + how["mean"]).astype("float32")
-    depth = keras.ops.convert_to_numpy(model.predict_on_batch(x[None])["predicted_depth"])[0]
-    sides = zip(depth.shape, pixels.shape, strict=False)  # height and width
-    rows, columns = (resize_matrix(*each, "bicubic_plain").astype("float32") for each in sides)
-    return rows @ depth @ columns.T
+        pixels, where = read_pixels(image, index)
+        size = model.inputs[0].shape[1:3]
+        if None in size:
+            size = network_size(facts, pixels.shape[:2])
+        if min(size) < 1:
+            raise ValueError(f"{where} has {pixels.shape[:2]} pixels, less than one patch.")
+        how = facts["transformer"]["fields"]["preprocessing"]
+        x = resample(tf.constant(pixels), size, (0, 0), size, how["interpolation"]).numpy()
+        step = facts["processor"].get("do_pad") and facts["processor"].get("size_divisor")
+        if step:  # around the image, with the mean colour
+            pads = [(-side % step // 2, (-side % step + 1) // 2) for side in size]
+            x = (np.pad(x - how["mean"], [*pads, (0, 0)]) + how["mean"]).astype("float32")
+        depth = keras.ops.convert_to_numpy(model.predict_on_batch(x[None])["predicted_depth"])[0]
+        sides = zip(depth.shape, pixels.shape, strict=False)  # height and width
+        rows, columns = (resize_matrix(*each, "bicubic_plain").astype("float32") for each in sides)
+        yield rows @ depth @ columns.T
 
 
 def network_size(facts: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:

@@ -28,7 +28,12 @@ def detect_files(
     """Prints the objects in image files with their boxes, by a detector such as YOLOS."""
     paths = find_readable(files, unreadable)
     pictures = {} if output is None else result_files(paths, output, ("_boxes.png",))
-    detector = _open(model, image_size)
+    detector = open_model(model, image_size, networks=True)
+    if not isinstance(detector, DetectionTransformer):
+        raise ValueError(
+            f"{model!r} is no detector of this command: a checkpoint of YOLOS "
+            "(YolosForObjectDetection), or the .keras file of such a model, is needed."
+        )
     names = detector.class_names or tuple(map(str, range(detector.num_classes)))
     for path in paths:
         (found,) = predict_boxes(detector, [path], threshold)
@@ -43,13 +48,3 @@ def detect_files(
             say("  ".join(map(printable, [path, *texts])))
         if path in pictures:
             write_png(pictures[path][0], draw_boxes(read_image(path), found, names))
-
-
-def _open(name: str, image_size: tuple[int, int] | None) -> DetectionTransformer:
-    model = open_model(name, image_size, networks=True)
-    if not isinstance(model, DetectionTransformer):
-        raise ValueError(
-            f"{name!r} is no detector of this command: a checkpoint of YOLOS "
-            "(YolosForObjectDetection), or the .keras file of such a model, is needed."
-        )
-    return model

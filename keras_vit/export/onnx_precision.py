@@ -46,7 +46,9 @@ def to_float16(graph: Graph) -> None:
         if (name, target) not in casts:
             casts[name, target] = result = f"{name}/{_NAMES[target]}"
             if name in graph.constants:
-                graph.constants[result] = graph.constants[name].astype(_NAMES[target])
+                limit = np.finfo(_NAMES[target]).max  # masks add less than float16 has
+                array = np.clip(graph.constants[name], -limit, limit)
+                graph.constants[result] = array.astype(_NAMES[target])
             else:
                 nodes.append(_cast_node(name, result, target))
         return casts[name, target]
@@ -59,7 +61,7 @@ def to_float16(graph: Graph) -> None:
         if node.op_type != "Shape":
             node.input[:] = [cast(name, target) for name in node.input]
         nodes.append(node)
-        if node.op_type != "Cast" and kind in _NAMES:
+        if node.op_type not in ("Cast", "ConstantOfShape") and kind in _NAMES:
             kind = target
         types.update(dict.fromkeys(node.output, kind))
         if after:
@@ -86,6 +88,8 @@ def _output_type(node: onnx.NodeProto, types: dict[str, int | None]) -> int | No
     """The element type of a node's results, `None` for integers and booleans."""
     if node.op_type == "Shape" or node.op_type in _COMPARISONS:
         return None
+    if node.op_type == "ConstantOfShape":
+        return next((attribute.t.data_type for attribute in node.attribute), _FLOAT)
     if node.op_type == "Cast":
         return next(attribute.i for attribute in node.attribute if attribute.name == "to")
     return next((types[name] for name in node.input if types.get(name)), None)
