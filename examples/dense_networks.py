@@ -36,6 +36,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
+from keras_vit.export.runners import load_litert
 
 BILINEAR, NEAREST = PIL.Image.Resampling.BILINEAR, PIL.Image.Resampling.NEAREST
 STREET = {
@@ -212,6 +213,15 @@ def draw_rows(path, rows, titles, legend, width=1200, gap=8):
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
+def int8_file(folder, output, images):
+    """A trained network as a LiteRT file of 8 bits, and what it gives for the images."""
+    network = keras_vit.from_pretrained(folder, input_shape=images.shape[1:])
+    path = folder.with_name("int8.tflite")
+    keras_vit.export_litert(network, path, precision="int8", calibration=images[:100])
+    run = load_litert(path)
+    return np.concatenate([run(images[i : i + 1])[output] for i in range(len(images))])
+
+
 # The tasks: each trains, measures, and gives rows of pictures, their titles and a legend.
 
 
@@ -252,16 +262,15 @@ def run_depth(source, data, folder, steps):
     predicted = network.predict(pixels, batch_size=4, verbose=0)["predicted_depth"]
     left, _, disparity = skimage.data.stereo_motorcycle()
     truth = np.where(np.isfinite(disparity), disparity + 32.778, 0)  # `doffs` of its calibration
-    photos = [skimage.data.coffee(), left]
-    found = list(keras_vit.depth.predict_depth(network, photos))
-    for name, ours, true in (("the room", predicted, inverse), ("motorcycle", found[1:], [truth])):
+    found = list(keras_vit.depth.predict_depth(network, [left]))
+    for name, ours, true in (("the room", predicted, inverse), ("motorcycle", found, [truth])):
         print_depth_errors(name, ours, true)
         print_depth_errors(f"{name}, the same depth everywhere", np.zeros_like(ours), true)
     paint, known = keras_vit.depth.paint_depth, truth > 0
     measured = paint(np.where(known, truth, truth[known].min())) * known[..., None]
-    rows = [[photo, paint(ours)] for photo, ours in zip(photos, found, strict=True)]
-    blank = np.full((400, round(400 * truth.shape[1] / truth.shape[0]), 3), 255, "uint8")
-    rows = [[*rows[1], measured.astype("uint8")], [*rows[0], blank]]
+    ours = int8_file(folder / "trained", "predicted_depth", pixels)
+    print_depth_errors("the room, a file of 8 bits", ours, inverse)
+    rows = [[left, paint(found[0]), measured.astype("uint8")]]
     return rows, ["photograph", "predicted: yellow is near", "measured: black is unknown"], {}
 
 
@@ -384,6 +393,15 @@ def read_faces(folder, part, count):
     return images, np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1), points
 
 
+def print_point_errors(name, found, points):
+    errors = np.linalg.norm(found - points, axis=-1)
+    errors /= np.linalg.norm(points[:, 36] - points[:, 45], axis=-1)[:, None]  # of the eyes
+    print(
+        f"{name}: mean error {errors.mean():.1%} of the distance between the outer corners of the "
+        f"eyes, less than a tenth at {(errors < 0.1).mean():.1%} of the points"
+    )
+
+
 def run_pose(source, data, folder, steps):
     pose, size = keras_vit.pose, (140, 140)
     edges = [[int(x) for x in pair] for chain in CHAINS for pair in itertools.pairwise(chain)]
@@ -409,12 +427,12 @@ def run_pose(source, data, folder, steps):
     network.save_pretrained(folder / "trained")
     images, boxes, points = read_faces(data, "test", 400)
     poses = pose.estimate_poses(network, images, boxes[:, None])
-    errors = np.linalg.norm(np.concatenate([x.keypoints for x in poses]) - points, axis=-1)
-    errors /= np.linalg.norm(points[:, 36] - points[:, 45], axis=-1)[:, None]  # of the eyes
-    print(
-        f"{len(images)} held-out faces: mean error {errors.mean():.1%} of the distance between the "
-        f"outer corners of the eyes, less than a tenth at {(errors < 0.1).mean():.1%} of the points"
-    )
+    found = np.concatenate([each.keypoints for each in poses])
+    print_point_errors(f"{len(images)} held-out faces", found, points)
+    parts = [pose.crop_boxes(x, [box], size) for x, box in zip(images, boxes, strict=True)]
+    maps = int8_file(folder / "trained", "heatmaps", np.concatenate(parts))
+    at = pose.keypoints_in_heatmaps(points, boxes, grid)
+    print_point_errors("the same, a file of 8 bits", pose.decode_heatmaps(maps)[0], at)
     photo, box = skimage.data.astronaut(), [[178, 85, 268, 190]]
     (found,) = pose.estimate_poses(network, [photo], [box])
     (crop,) = pose.crop_boxes(photo, box, (512, 512))
