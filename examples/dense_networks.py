@@ -13,7 +13,7 @@ takes five to eleven minutes of processor time. DATA is a clone of
     pose          https://github.com/udacity/P1_Facial_Keypoints: 5,770 faces with 68 points, MIT
 
 7-Scenes is for research, and the repository of CamVid says CC BY-NC 4.0. Needs the packages of
-`keras-vit[detection]`, safetensors, and scikit-image for its photographs.
+`keras-vision-transformer[detection]`, safetensors, and scikit-image for its photographs.
 """
 
 from __future__ import annotations

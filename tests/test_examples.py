@@ -121,8 +121,6 @@ def test_a_trained_dense_model_of_others_gives_its_maps_in_every_format(real_net
 
 
 def test_dense_networks_writes_checkpoints_with_random_heads(tmp_path):
-    pytest.importorskip("skimage")
-    pytest.importorskip("safetensors")
     config = keras_vit.make_config(
         patch_size=14, width=32, depth=12, num_heads=2, mlp_dim=128, image_size=56,
         layer_scale=0.5, norm_epsilon=1e-6, pooling=None, classes=None,
@@ -141,7 +139,7 @@ def test_dense_networks_writes_checkpoints_with_random_heads(tmp_path):
     pose = script["write_vitpose"](tmp_path, tmp_path / "pose", 5, [[0, 1]])
     pose = keras_vit.from_pretrained(pose, input_shape=(84, 56, 3))
     assert pose.output["heatmaps"].shape == (None, 5, 24, 16)
-    assert keras_vit.pose.find_skeleton(pose).edges == ((0, 1),)
+    assert keras_vit.pose.find_edges(pose) == ((0, 1),)
     scaled, kept = (
         script["backbone_arrays"](tmp_path, "", keeps_scale=keeps) for keeps in (False, True)
     )
