@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.installation import needing
 from keras_vit.pose.targets import check_points
 
 # Pairs of joints that COCO draws a line between, from 0.
@@ -16,6 +17,7 @@ COCO_EDGES = (
     (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8),
     (7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
 )  # fmt: skip
+"""Pairs of the 17 joints of COCO that a line joins, for `draw_poses`."""
 
 
 def find_edges(model: keras.Model) -> tuple[tuple[int, int], ...]:
@@ -57,11 +59,8 @@ def draw_poses(
         ValueError: If shapes do not fit, or an edge is of no joint.
         ImportError: Without Pillow.
     """
-    try:
+    with needing("detection", "Drawing poses needs Pillow"):
         from PIL import Image, ImageDraw
-    except ImportError as error:
-        raise ImportError("Pictures of poses need Pillow: pip install pillow") from error
-
     points, scores = check_points(keypoints, scores, "scores")
     joints = points.shape[1]
     if any(not 0 <= joint < joints for edge in edges for joint in edge):
@@ -69,9 +68,8 @@ def draw_poses(
             f"`edges` must be pairs of joints from 0 to {joints - 1}. Received: {tuple(edges)}. "
             "Pass edges=find_edges(model)."
         )
-    pixels = np.broadcast_to(image, (*image.shape[:2], 3))
-    picture = Image.fromarray(np.rint(pixels).astype("uint8"))
-    draw, radius = ImageDraw.Draw(picture), max(1.0, min(image.shape[:2]) / 150)
+    drawn = Image.fromarray(np.rint(np.broadcast_to(image, (*image.shape[:2], 3))).astype("uint8"))
+    draw, radius = ImageDraw.Draw(drawn), max(1.0, min(image.shape[:2]) / 150)
     for person, sure in zip(points, scores >= threshold, strict=True):
         for number, edge in enumerate(edges):
             if sure[list(edge)].all():
@@ -80,7 +78,7 @@ def draw_poses(
         for joint in np.flatnonzero(sure).tolist():
             bounds = [*(person[joint] - radius), *(person[joint] + radius)]
             draw.ellipse(bounds, _color(joint, joints))
-    return np.asarray(picture)
+    return np.asarray(drawn)
 
 
 def _color(number: int, count: int) -> tuple[int, ...]:

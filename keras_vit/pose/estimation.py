@@ -17,8 +17,8 @@ import numpy as np
 from keras_vit.errors import raise_problems
 from keras_vit.runtime.model import find_preprocessing
 
-# Joints that change places in a mirrored picture: eyes, ears, shoulders, ... of COCO.
 COCO_FLIP_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
+"""Pairs of the 17 joints of COCO that change places in a mirrored picture: eyes, ears, ..."""
 _PADDING = np.float32(1.25)  # sides of a crop over those of its box
 _UNIT = np.float32(200)  # pixels, of sides while they are rounded to float32, as theirs are
 _SIGMA, _RADIUS = 0.8, 5  # of the blur before maxima are refined: a kernel of 11 positions
