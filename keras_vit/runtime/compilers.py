@@ -50,11 +50,10 @@ def prefers_xla(model: keras.Model, use: str) -> bool:
     return use in RULES.get((compute_dtype(model), onednn_is_on()), ())
 
 
-def _is_slow_in_xla(layer: keras.Layer) -> bool:
+def _is_slow_in_xla(x: keras.Layer) -> bool:
     """Tells of convolutions of dense heads: XLA computes depthwise ones 80 times as slowly."""
-    is_plain = type(layer) is keras.layers.Conv2D and layer.kernel_size == (3, 3)
-    is_narrow = is_plain and layer.filters <= _NARROW
-    return is_narrow or isinstance(layer, keras.layers.DepthwiseConv2D)
+    is_plain = type(x) is keras.layers.Conv2D and x.kernel_size == (3, 3)
+    return (is_plain and x.filters <= _NARROW) or isinstance(x, keras.layers.DepthwiseConv2D)
 
 
 class ChosenByBatch:

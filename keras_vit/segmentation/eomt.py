@@ -80,14 +80,9 @@ def load_eomt(file: NetworkFile, **options: Any) -> Model:
             f"queries: attn_mask_probs is {probabilities}, and must be 0 or 1 for each block. Set "
             "it to 0, as at the end of training."
         )
-    model = build_eomt(
-        backbone,
-        len(file.class_names),
-        config["num_queries"],
-        config["num_blocks"],
-        config["num_upscale_blocks"],
-        [bool(probability) for probability in probabilities],
-    )
+    queries, blocks, steps = (config[f"num_{x}"] for x in ("queries", "blocks", "upscale_blocks"))
+    masked = [bool(probability) for probability in probabilities]
+    model = build_eomt(backbone, len(file.class_names), queries, blocks, steps, masked)
     theirs = {"queries": "query.weight", "class_head": "class_predictor"}
     theirs |= {f"mask_head_{step}": f"mask_head.fc{step}" for step in (1, 2, 3)}
     for step in range(config["num_upscale_blocks"]):

@@ -176,13 +176,11 @@ def predict_masks(
         size = np.array(window)
         if mode == "slide":
             size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
-        if whole:  # as transformers prepares images, and resizes logits once
-            x = eval_transform(pixels, transform.preprocessing, window)
-        else:
-            x = tf.image.resize(tf.cast(pixels, tf.float32), size)
+        how = transform.preprocessing if whole else None  # as transformers prepares images
+        x = resized_image(pixels, window if whole else size, how)
         x = _pad(x[:, ::-1] if mirrored else x, transform)
         x = in_range(transform, x).numpy()
-        if whole:
+        if whole and "logits" in model.output:  # which transformers resizes once
             found = np.moveaxis(model.predict_on_batch(x[None])["logits"][0], 0, -1)
         else:
             found = _windows(segmenter, x, steps, batch_size)
@@ -190,6 +188,13 @@ def predict_masks(
         total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
     total /= len(scales) * (2 if flip else 1)
     return total if logits else np.argmax(total, axis=-1)
+
+
+def resized_image(image: Any, size: Any, preprocessing: Any) -> Any:
+    """An image of shape `(h, w, C)` in another size: as in training, or as a preprocessing says."""
+    if preprocessing is None:
+        return tf.image.resize(tf.cast(image, tf.float32), size)
+    return eval_transform(image, preprocessing, size)
 
 
 def draw_classes(

@@ -30,7 +30,8 @@ from keras_vit.export.verify import (
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
 from keras_vit.models.graph import final_activation
 from keras_vit.progress import Progress
-from keras_vit.segmentation.networks import as_segmenter
+from keras_vit.segmentation.evaluation import resized_image
+from keras_vit.segmentation.networks import as_segmenter, is_network
 
 _MAX_CLASSES = 256  # of 8-bit class maps
 _AGREEMENT = 0.999  # of the pixels of a class map: two logits can be equal to rounding
@@ -82,7 +83,7 @@ def export_segmenter(
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
     """
     check_positive("max_pixels", max_pixels)
-    model = as_segmenter(model)
+    by_processor, model = is_network(model), as_segmenter(model)
     shape = getattr(model, "output_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4 or not 1 < shape[-1] <= _MAX_CLASSES:
         raise ValueError(
@@ -91,6 +92,7 @@ def export_segmenter(
             "of one channel, with `export_saved_model`."
         )
     inference = prepare(model, "float32", preprocessing, activation="linear")
+    how = inference.preprocessing if by_processor else None
     names = check_labels(labels, shape[-1], model)
     pixels = verification_images(images, inference)
     expected = expected_outputs(inference, pixels)
@@ -102,7 +104,7 @@ def export_segmenter(
         progress.step("writing")
         is_activated = final_activation(model) in ("softmax", "sigmoid")
         name = "probabilities" if is_activated else "logits"
-        module = _ServingModule(inference, max_pixels, name)
+        module = _ServingModule(inference, max_pixels, name, how)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         (unfinished / "assets.extra").mkdir()
         text = "".join(f"{name}\n" for name in names)
@@ -111,7 +113,7 @@ def export_segmenter(
         progress.step("checking against the model")
         expected[name] = _only(expected)
         report = compare(unfinished, "saved_model", "float32", runner, expected, pixels)
-        agreement = min(report.top1_agreement or 0.0, _agreement(runner, inference))
+        agreement = min(report.top1_agreement or 0.0, _agreement(runner, inference, how))
         report = dataclasses.replace(report, top1_agreement=agreement)
         inference.check_unchanged()
         check(report, images is not None, tolerance, _AGREEMENT)
@@ -126,14 +128,14 @@ def _only(outputs: dict[str, Any]) -> Any:
     return output
 
 
-def _agreement(runner: Any, inference: Inference) -> float:
+def _agreement(runner: Any, inference: Inference, how: Preprocessing | None) -> float:
     """Lowest share of equal pixels in the class maps of two images of other sizes."""
     height, width, channels = inference.input_shape
     shares = []
     for size in ((height * 3 // 2 + 1, width * 4 // 3), (height // 2 + 1, width * 2)):
         (image,) = synthetic_images((*size, channels), count=1).astype("uint8")
         found = runner.loaded.signatures["image"](image=tf.constant(image))["class_map"].numpy()
-        x = tf.image.resize(image[None].astype("float32"), (height, width)).numpy()
+        x = np.asarray(resized_image(tf.constant(image), (height, width), how))[None]
         logits = _only(inference.run(x))  # by the model itself, not by the file
         shares.append(float(np.mean(tf.image.resize(logits, size)[0].numpy().argmax(-1) == found)))
     return min(shares)
@@ -142,7 +144,7 @@ def _agreement(runner: Any, inference: Inference) -> float:
 class _ServingModule(tf.Module):
     """A segmentation model with decoding and resizing, as a server needs it."""
 
-    def __init__(self, inference: Inference, max_pixels: int, name: str):
+    def __init__(self, inference: Inference, max_pixels: int, name: str, how: Any):
         super().__init__()
         spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
         self.weights, read = stack_equal(inference.variables)  # so they are saved
@@ -151,7 +153,8 @@ class _ServingModule(tf.Module):
             return with_weights(inference, read())(pixels)
 
         run = tf.function(compute).get_concrete_function(spec)
-        self._inference, self._max_pixels, self._output = inference, max_pixels, name
+        self._inference, self._max_pixels = inference, max_pixels
+        self._output, self._how = name, how
         self._run = lambda pixels: run(pixels)  # the file holds the graph of the model once
 
     def signatures(self) -> dict[str, Any]:
@@ -175,8 +178,7 @@ class _ServingModule(tf.Module):
         return {"class_map": class_map, "png": tf.io.encode_png(class_map[..., None])}
 
     def _from_image(self, image: tf.Tensor) -> dict[str, tf.Tensor]:
-        size = self._inference.input_shape[:2]
-        pixels = tf.image.resize(tf.cast(image, tf.float32), size)[None]
+        pixels = resized_image(image, self._inference.input_shape[:2], self._how)[None]
         logits = tf.image.resize(_only(self._run(pixels)), tf.shape(image)[:2])[0]
         return {"class_map": tf.cast(tf.argmax(logits, -1), tf.uint8)}
 

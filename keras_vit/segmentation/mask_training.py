@@ -61,19 +61,12 @@ def build_mask_trainer(
     tables = [layer for layer in calls if isinstance(layer, RotaryTable)]
     rotation = calls[layers["query_rotary_table"]].outputs if tables else ()
     begins = np.linspace(num_steps / 6, num_steps * 4 / 6, len(blocks)).round().astype(int)
-    masks = [
-        QueryMask(
-            x.shape[1],
-            grid,
-            (int(begin), max(int(begin) + num_steps // 6, int(begin) + 1)),
-            name=f"query_mask_{index}",
-        )
-        for index, begin in enumerate(begins)
-    ]
+    spans = [(int(begin), int(begin) + max(num_steps // 6, 1)) for begin in begins]
+    masks = [QueryMask(x.shape[1], grid, span, name=f"query_mask_{index}")
+             for index, span in enumerate(spans)]  # fmt: skip
     *before, last = decode(layers, blocks, x, rotation, masks, grid)
     outputs = dict(last)
     for block, predictions in zip(blocks, before, strict=True):
         outputs |= {f"{key}_before_{block.name}": value for key, value in predictions.items()}
-    return MaskTrainer(
-        single_input(model), outputs, mask_loss=mask_loss, name=f"{model.name}_trainer"
-    )
+    name = f"{model.name}_trainer"
+    return MaskTrainer(single_input(model), outputs, mask_loss=mask_loss, name=name)

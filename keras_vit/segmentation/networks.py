@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
+from keras_vit.layers.queries import CLASSES, MASKS
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.dpt import NORM, conv, dpt_names
 from keras_vit.models.graph import single_input
@@ -97,29 +99,40 @@ def load_beit_segmenter(file: NetworkFile, **options: Any) -> Model:
     return file.finish(_to_logits(file, maps, x), names, (_AUXILIARY, "beit.pooler."))
 
 
+# Segmenters of networks, which are built and traced once.
+_SEGMENTERS: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
+
+
 def is_network(model: keras.Model) -> bool:
-    """Whether a model is a published network, whose logits are not of the size of the images."""
-    facts = getattr(model, "published", None)
-    return facts is not None and list(getattr(model, "output_names", ())) == ["logits"]
+    """Whether a model is EoMT, or a published network with logits of another size than images."""
+    outputs = model.output if hasattr(model, "output_names") else None
+    names = outputs.keys() if isinstance(outputs, dict) else set()
+    is_published = getattr(model, "published", None) is not None
+    return names == {MASKS, CLASSES} or (names == {"logits"} and is_published)
 
 
 def as_segmenter(model: Model) -> Model:
     """A published network as `build_segmenter` builds models, with the same weights.
 
     Args:
-        model: A network of `from_pretrained` for semantic segmentation.
+        model: A network of `from_pretrained` for semantic segmentation, or EoMT.
 
     Returns:
         A model to float32 logits of shape `(B, H, W, K)`, in the size of the images, for `fit`,
-        `evaluate_masks`, `export_segmenter` and sliding windows. Other models stay as they are.
+        `evaluate_masks`, `export_segmenter` and sliding windows. Of EoMT they are sums of products
+        of probabilities over the queries, for prediction. Other models stay as they are.
     """
-    if not is_network(model):
-        return model
-    x = keras.layers.Permute((2, 3, 1), dtype=Float32Policy(), name="logits_last")(
-        model.output["logits"]
-    )
-    x = ResizeMaps(dtype=Float32Policy(), name="logits_of_pixels")(x, model.inputs[0])
-    segmenter = Model(single_input(model), x, name=model.name)
+    if not is_network(model) or model in _SEGMENTERS:
+        return _SEGMENTERS.get(model, model)
+    outputs, exact = model.output, {"dtype": Float32Policy()}
+    x = outputs["logits"] if "logits" in outputs else outputs[MASKS]
+    x = keras.layers.Permute((2, 3, 1), **exact, name="logits_last")(x)
+    x = ResizeMaps(**exact, name="logits_of_pixels")(x, model.inputs[0])
+    if CLASSES in outputs:
+        classes = keras.layers.Softmax(**exact)(outputs[CLASSES])[:, None, :, :-1]  # (B, 1, Q, K)
+        x = keras.layers.Activation("sigmoid", **exact)(x)  # (B, H, W, Q)
+        x = keras.ops.matmul(x, classes)
+    segmenter = _SEGMENTERS[model] = Model(single_input(model), x, name=model.name)
     segmenter.published, segmenter.load_report = model.published, model.load_report
     segmenter.class_names = model.class_names
     return segmenter

@@ -65,7 +65,7 @@ def test_a_network_is_a_segmenter(tmp_path, monkeypatch, capsys):
     report = keras_vit.segmentation.export_segmenter(network, tmp_path / "served", verbose=False)
     served = tf.saved_model.load(str(report.path)).signatures["image"]
     class_map = served(image=tf.constant(picture_of("noise")))["class_map"].numpy()
-    assert class_map.shape == (91, 60)
+    assert (class_map == predict_masks(network, picture_of("noise"))).mean() > 0.97
     tf.io.write_file(str(tmp_path / "a.png"), tf.io.encode_png(picture_of("noise")))
     monkeypatch.chdir(tmp_path)
     assert main(["segment", "predict", "network", "a.png", "--output", "out"]) == 0

@@ -8,9 +8,17 @@ import pathlib
 import numpy as np
 import pytest
 import skimage
+import tensorflow as tf
 
 import keras_vit
-from keras_vit.segmentation.segments import predict_segments
+from keras_vit.segmentation import (
+    as_segmenter,
+    evaluate_masks,
+    export_segmenter,
+    predict_masks,
+    predict_segments,
+    read_mask_arrays,
+)
 from scripts.golden.network_formula import SCALES, SEGMENT_TASKS, photographs_of
 from tests.networks.cases import network_folder
 from tests.official import GOLDEN
@@ -23,7 +31,7 @@ LAYERS = {"query.weight": ("queries", 0), "class_predictor.weight": ("class_head
 def load(folder, splits=False, name="eomt", changes=None, **options):
     network_folder(name, folder, **(changes or {}))
     size = {"shortest_edge": 64, "longest_edge": None if splits else 64}
-    processor = {"do_split_image": splits, "do_pad": not splits, "size": size}
+    processor = {"do_split_image": splits, "do_pad": not splits, "size": size, "resample": 2}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     model = keras_vit.from_pretrained(folder, **options)
     for name, factor in SCALES.items():
@@ -65,6 +73,24 @@ def test_images_are_files_or_pixels(photographs, tmp_path):
     assert first.shape == (400, 600) and first.dtype == "int32"
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+def test_eomt_is_a_segmenter(photographs, tmp_path):
+    model, image = load(tmp_path / "a"), photographs["astronaut"]
+    (expected,) = predict_segments(model, [image], "semantic")
+    assert len(np.unique(expected)) > 2
+    found = predict_masks(model, image)
+    assert (found != expected).mean() < 1e-4
+    segmenter = as_segmenter(model)
+    assert segmenter.output_shape == (None, 64, 64, 5) and as_segmenter(model) is segmenter
+    assert segmenter.class_names == model.class_names and len(model.class_names) == 5
+    windows = predict_masks(model, image, "slide", logits=True)
+    assert windows.shape == (512, 512, 5)
+    masks = read_mask_arrays([image], [expected.astype("uint8")], model.class_names)
+    assert evaluate_masks(model, masks).pixel_accuracy > 0.998
+    report = export_segmenter(model, tmp_path / "b", verbose=False)
+    served = tf.saved_model.load(str(report.path)).signatures["image"]
+    assert (served(image=tf.constant(image))["class_map"].numpy() == found).mean() > 0.99
 
 
 @pytest.mark.parametrize("task", ["panoptic", "instance"])
