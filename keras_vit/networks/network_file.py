@@ -23,7 +23,7 @@ from keras_vit.create import state_licence
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families import keys
 from keras_vit.pretrained import build_pretrained
-from keras_vit.reading import read_json
+from keras_vit.reading import parse_json, read_json
 from keras_vit.runtime.model import Model
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.checkpoint import Checkpoint
@@ -226,7 +226,7 @@ class NetworkFile:
             self.loaded.append(variable.path)
         facts = {"config": self.config, "processor": self.processor, "heads": dict(heads)}
         facts["transformer"] = self.transformer
-        model.published = json.loads(json.dumps(facts))  # as `.keras` files keep it
+        model.published = parse_json(json.dumps(facts))  # as `.keras` files keep it
         if self.config.get("id2label"):
             model.class_names = self.class_names
         model.load_report = LoadReport(
