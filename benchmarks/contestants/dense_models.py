@@ -91,7 +91,7 @@ def load_zeromodels(cell: dict, images) -> Any:
     """With XLA or without it, whichever is faster: Keras's own choice is XLA."""
     use_threads(cell["threads"])
     from safetensors.numpy import load_file
-    from zeromodels import models  # noqa: F401
+    from zeromodels import models  # noqa: F401 - registers the networks
 
     folder = pathlib.Path(cell["folder"])
     kind = find_zeromodel(cell["class"])

@@ -35,7 +35,6 @@ from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR, Sidecar, read_networ
 ANY_SIZE = (None, None, 3)  # of images, where transformers takes any
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _COUNTERS = ".num_batches_tracked"  # of PyTorch's batch norms, which nothing reads
-_OF_CLASSES = ("label2id", "num_labels", "edges")  # what a new head makes wrong
 # Licences by the addresses of published files.
 _LICENCES = (
     (r"depth-anything/depth-anything-v2-.*(base|large)-hf", "CC-BY-NC-4.0"),
@@ -208,7 +207,7 @@ class NetworkFile:
                 array = array.transpose(axes) if axes else array
                 if array.shape == shape or (not axes and array.size == np.prod(shape, dtype=int)):
                     values.append((variable, array.reshape(shape)))
-                elif self.classes is not None and name in _CLASS_LAYERS:
+                elif self.classes and name in _CLASS_LAYERS and array.shape[:-1] == shape[:-1]:
                     fresh.append(variable.path)
                 else:
                     found = self.file.entries[key].shape
@@ -294,13 +293,14 @@ def load_network(
         if "Depth" in config["architectures"][0]:
             raise ValueError(f"{path} predicts depth, and has no classes. Received: {classes=}.")
         check_positive("classes", classes)
-        config = {key: value for key, value in config.items() if key not in _OF_CLASSES}
-        config["id2label"] = {str(index): f"LABEL_{index}" for index in range(classes)}
+        if classes != len(config.get("id2label") or "ab"):  # two without names, as in transformers
+            stale = ("label2id", "num_labels", "edges")  # of other classes
+            config = {key: value for key, value in config.items() if key not in stale}
+            config["id2label"] = {str(index): f"LABEL_{index}" for index in range(classes)}
     known = (text for names, text in _LICENCES if re.match(f"hf://({names})", address.lower()))
     licence = next(known, config.get("license"))
     with open_arrays(path) as file:
         model = load(NetworkFile(file, config, processor, classes, licence), **options)
     state_licence(model, None)
-    if name is not None:
-        model.name = name
+    model.name = name or model.name
     return model

@@ -98,9 +98,21 @@ def test_a_network_takes_new_classes(name, tmp_path):
     key = {"vitpose": "heatmaps", "eomt": "class_queries_logits"}.get(name, "logits")
     axis = -1 if WITH_CLASSES[name] else 1
     assert outputs[key].shape[axis] == 3 + WITH_CLASSES[name] != whole.output[key].shape[axis]
+    assert load_folder(name, folder, classes=len(whole.class_names)).class_names == (
+        whole.class_names
+    )
     model.save_pretrained(tmp_path / "b")
     again = load_folder(name, tmp_path / "b").predict(images_of(CASES[name]["size"]), verbose=0)
     np.testing.assert_array_equal(again[key], outputs[key])
+
+
+def test_new_classes_do_not_hide_a_damaged_head(tmp_path):
+    folder = network_folder("dpt segmentation", tmp_path)
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    arrays["head.head.4.weight"] = arrays["head.head.4.weight"][:, 1:]
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"head\.head\.4\.weight has the shape"):
+        load_folder("dpt segmentation", folder, classes=3)
 
 
 def test_licences_are_stated_where_the_address_tells_them(tmp_path, monkeypatch, caplog):
