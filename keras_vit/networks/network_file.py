@@ -247,8 +247,17 @@ class NetworkFile:
 
 
 def stated_size(processor: Mapping[str, Any]) -> tuple[int, int]:
-    """Height and width that `preprocessor_config.json` states; without them, those of DPT."""
+    """Height and width that `preprocessor_config.json` states; without them, those of DPT.
+
+    Raises:
+        CheckpointError: If it states them in another way, which transformers refuses too.
+    """
     size = processor.get("size", 384)
+    if isinstance(size, dict) and {"height", "width"} - size.keys():
+        raise CheckpointError(
+            f"{PREPROCESSOR} must state height and width of the images. Received: size={size}. Write "
+            'size={"height": ..., "width": ...} there.'
+        )
     return (size["height"], size["width"]) if isinstance(size, dict) else (size, size)
 
 

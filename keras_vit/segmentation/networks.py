@@ -111,6 +111,18 @@ def is_network(model: keras.Model) -> bool:
     return names == {MASKS, CLASSES} or (names == {"logits"} and is_published)
 
 
+@keras.saving.register_keras_serializable("keras_vit")
+class PredictedSegmenter(Model):
+    """A segmenter whose outputs are no logits: it predicts, and does not train."""
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises a `ValueError`."""
+        raise ValueError(
+            "The outputs of this model are sums of probabilities, which no cross entropy trains. "
+            "Train the network itself: keras_vit.segmentation.build_mask_trainer(model, num_steps)."
+        )
+
+
 def as_segmenter(model: Model) -> Model:
     """A published network as `build_segmenter` builds models, with the same weights.
 
@@ -120,7 +132,7 @@ def as_segmenter(model: Model) -> Model:
     Returns:
         A model to float32 logits of shape `(B, H, W, K)`, in the size of the images, for `fit`,
         `evaluate_masks`, `export_segmenter` and sliding windows. Of EoMT they are sums of products
-        of probabilities over the queries, for prediction. Other models stay as they are.
+        of probabilities over the queries, and `fit` is an error. Other models stay as they are.
     """
     if not is_network(model) or model in _SEGMENTERS:
         return _SEGMENTERS.get(model, model)
@@ -132,7 +144,8 @@ def as_segmenter(model: Model) -> Model:
         classes = keras.layers.Softmax(**exact)(outputs[CLASSES])[:, None, :, :-1]  # (B, 1, Q, K)
         x = keras.layers.Activation("sigmoid", **exact)(x)  # (B, H, W, Q)
         x = keras.ops.matmul(x, classes)
-    segmenter = _SEGMENTERS[model] = Model(single_input(model), x, name=model.name)
+    kind = PredictedSegmenter if CLASSES in outputs else Model
+    segmenter = _SEGMENTERS[model] = kind(single_input(model), x, name=model.name)
     segmenter.published, segmenter.load_report = model.published, model.load_report
     segmenter.class_names = model.class_names
     return segmenter

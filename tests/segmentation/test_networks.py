@@ -45,6 +45,9 @@ def test_dpt_has_the_size_of_its_processor(tmp_path):
         assert keras_vit.from_pretrained(folder).input_shape == (None, 96, 96, 3)
     small = keras_vit.from_pretrained(folder, input_shape=(32, 32, 3))
     assert small.input_shape == (None, 32, 32, 3)
+    (folder / "preprocessor_config.json").write_text('{"size": {"shortest_edge": 96}}')
+    with pytest.raises(keras_vit.CheckpointError, match="height and width"):
+        keras_vit.from_pretrained(folder)
 
 
 def test_a_network_is_a_segmenter(tmp_path, monkeypatch, capsys):
