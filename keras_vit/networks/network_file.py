@@ -255,8 +255,8 @@ def stated_size(processor: Mapping[str, Any]) -> tuple[int, int]:
     size = processor.get("size", 384)
     if isinstance(size, dict) and {"height", "width"} - size.keys():
         raise CheckpointError(
-            f"{PREPROCESSOR} must state height and width of the images. Received: size={size}. Write "
-            'size={"height": ..., "width": ...} there.'
+            f"{PREPROCESSOR} must state height and width of the images. Received: size={size}. "
+            'Write size={"height": ..., "width": ...} there.'
         )
     return (size["height"], size["width"]) if isinstance(size, dict) else (size, size)
 
