@@ -19,6 +19,7 @@ from keras_vit.models.pyramid import exact_gelu, feature_maps
 from keras_vit.networks.dpt_file import UNUSED, read_dpt
 from keras_vit.networks.network_file import NetworkFile, stated_size
 from keras_vit.runtime.model import Model
+from keras_vit.train.mask_trainer import PredictedSegmenter
 
 _AUXILIARY = "auxiliary_head."  # which helps training alone
 _BEIT: keys.Rules = {
@@ -109,18 +110,6 @@ def is_network(model: keras.Model) -> bool:
     names = outputs.keys() if isinstance(outputs, dict) else set()
     is_published = getattr(model, "published", None) is not None
     return names == {MASKS, CLASSES} or (names == {"logits"} and is_published)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class PredictedSegmenter(Model):
-    """A segmenter whose outputs are no logits: it predicts, and does not train."""
-
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises a `ValueError`."""
-        raise ValueError(
-            "The outputs of this model are sums of probabilities, which no cross entropy trains. "
-            "Train the network itself: keras_vit.segmentation.build_mask_trainer(model, num_steps)."
-        )
 
 
 def as_segmenter(model: Model) -> Model:

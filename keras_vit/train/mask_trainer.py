@@ -63,3 +63,17 @@ class MaskTrainer(Model):
         model: Any = super().from_config(fields, custom_objects)
         model.mask_loss = mask_loss
         return model
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PredictedSegmenter(Model):
+    """A segmenter whose outputs are no logits: it predicts, and does not train."""
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises a `ValueError`, as `train_on_batch` does."""
+        raise ValueError(
+            "The outputs of this model are sums of probabilities, which no cross entropy trains. "
+            "Train the network itself: keras_vit.segmentation.build_mask_trainer(model, num_steps)."
+        )
+
+    train_on_batch = fit

@@ -84,8 +84,9 @@ def test_eomt_is_a_segmenter(photographs, tmp_path):
     segmenter = as_segmenter(model)
     assert segmenter.output_shape == (None, 64, 64, 5) and as_segmenter(model) is segmenter
     assert segmenter.class_names == model.class_names and len(model.class_names) == 5
-    with pytest.raises(ValueError, match="build_mask_trainer"):
-        segmenter.fit(image[None], expected[None])
+    for train in (segmenter.fit, segmenter.train_on_batch):
+        with pytest.raises(ValueError, match="build_mask_trainer"):
+            train(image[None], expected[None])
     windows = predict_masks(model, image, "slide", logits=True)
     assert windows.shape == (512, 512, 5)
     masks = read_mask_arrays([image], [expected.astype("uint8")], model.class_names)
