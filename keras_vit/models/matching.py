@@ -54,6 +54,13 @@ def check_backend() -> None:
         )
 
 
+def part_of_replica(loss: Tensor) -> Tensor:
+    """A replica's part of the loss of all, under `tf.distribute`: as Keras takes `compute_loss`."""
+    import tensorflow as tf
+
+    return loss / tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def class_loss(logits: Tensor, labels: Tensor, matched: Tensor, no_object_weight: float) -> Tensor:
     """Weighted mean of the cross entropy of all predictions; the last class is no object.
 

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.layer import Tensor
-from keras_vit.models.matching import check_backend, class_loss, match
+from keras_vit.models.matching import check_backend, class_loss, match, part_of_replica
 from keras_vit.runtime.model import Model
 
 # Keys of `config.json` of transformers: weights of the costs of a pair of boxes, and of the losses.
@@ -72,7 +72,8 @@ class DetectionTransformer(Model):
         boxes = ops.cast(y["boxes"], "float32") / sides
         config = (self.published or {}).get("config", {})
         weights = {key: config.get(key, value) for key, value in LOSS_DEFAULTS.items()}
-        return set_loss(y_pred["logits"], y_pred["pred_boxes"], boxes, y["labels"], weights)
+        outputs = y_pred["logits"], y_pred["pred_boxes"]
+        return part_of_replica(set_loss(*outputs, boxes, y["labels"], weights))
 
 
 def set_loss(

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.queries import CLASSES, MASKS
+from keras_vit.models.matching import part_of_replica
 from keras_vit.runtime.model import Model
 
 
@@ -43,13 +44,12 @@ class MaskTrainer(Model):
                 "Labels are a dict of `masks`, of shape (B, M, H, W), and `labels`, of shape "
                 f"(B, M). Received: {received}."
             )
-        targets = y["masks"], y["labels"]
         losses = [
-            self.mask_loss(logits, y_pred[key.replace(MASKS, CLASSES)], *targets)
+            self.mask_loss(logits, y_pred[key.replace(MASKS, CLASSES)], y["masks"], y["labels"])
             for key, logits in y_pred.items()
             if key.startswith(MASKS)
         ]
-        return keras.ops.sum(keras.ops.stack([*losses, *self.losses]))
+        return part_of_replica(keras.ops.sum(keras.ops.stack([*losses, *self.losses])))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "mask_loss": dataclasses.asdict(self.mask_loss)}
@@ -72,8 +72,7 @@ class PredictedSegmenter(Model):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Raises a `ValueError`, as `train_on_batch` does."""
         raise ValueError(
-            "The outputs of this model are sums of probabilities, which no cross entropy trains. "
-            "Train the network itself: keras_vit.segmentation.build_mask_trainer(model, num_steps)."
+            "Sums of probabilities do not train. Take segmentation.build_mask_trainer of EoMT."
         )
 
     train_on_batch = fit

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_vit.models.set_prediction import LOSS_DEFAULTS, DetectionTransformer, set_loss
 from tests.official import GOLDEN
+from tests.workers import run
 
 CASES = json.loads((GOLDEN / "detection.json").read_text())["losses"]
 HEIGHT, WIDTH = 64, 96
@@ -99,3 +100,10 @@ def test_arguments_that_do_not_fit_are_errors(monkeypatch):
         set_loss(None, None, None, None, LOSS_DEFAULTS)
     with pytest.raises(ValueError, match="predictions run on every backend"):
         model.compile("adam")
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one_device(tmp_path):
+    """Also EoMT: losses of matched objects are a replica's part of the loss of all."""
+    found = run("tests.models.set_replicas", "check", tmp_path)
+    assert found.split()[-4:] == ["yolos", "moved", "eomt", "moved"]
