@@ -34,6 +34,9 @@ NETWORKS = {
     "EomtForUniversalSegmentation": "segmentation.eomt:load_eomt",
     "EomtDinov3ForUniversalSegmentation": "segmentation.eomt:load_eomt",
 }
+# Detectors of what texts name, which `keras_vit.detection.load_open_vocabulary` loads, and what
+# stands before the names of their towers.
+TEXT_DETECTORS = {"OwlViTForObjectDetection": "owlvit.", "Owlv2ForObjectDetection": "owlv2."}
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {
     "vit": "vit_b16",
@@ -99,7 +102,7 @@ def from_pretrained(
     >>> model = keras_vit.from_pretrained("hf://google/vit-base-patch16-224")  # doctest: +SKIP
     """
     card = _find_card(weights)
-    path = find_weights(weights, card)
+    path = _find_file(weights, card)
     if variant is None and include_top is not False and architecture_of(path) in NETWORKS:
         others = {"input_tensor": input_tensor, "pooling": pooling,
                   "classifier_activation": classifier_activation, "prefix": prefix}  # fmt: skip
@@ -133,12 +136,24 @@ def pretrained_of_size(
 ) -> Model:
     """As `from_pretrained`, for images of (height, width) pixels and the checkpoint's channels."""
     card = _find_card(weights)
-    path = find_weights(weights, card)
+    path = _find_file(weights, card)
     if architecture_of(path) in NETWORKS:
         shape = None if image_size is None else (*image_size, 3)
         return _load_network(path, os.fspath(weights), input_shape=shape)
     with open_checkpoint(path) as checkpoint:
         return build_pretrained(checkpoint, card, input_shape=shape_for(checkpoint, image_size))
+
+
+def _find_file(weights: str | os.PathLike[str], card: Card | None) -> pathlib.Path:
+    """The local file of a model that images alone are the input of."""
+    path = find_weights(weights, card)
+    if architecture_of(path) in TEXT_DETECTORS:
+        raise ValueError(
+            f"{path} is a {architecture_of(path)}, which finds what texts name. Load it with "
+            "keras_vit.detection.load_open_vocabulary(folder); its `detector(texts)` is a model. "
+            "On the command line: keras-vit detect FOLDER IMAGES --classes names.txt."
+        )
+    return path
 
 
 def _load_network(path: pathlib.Path, address: str, **options: Any) -> Model:

@@ -23,7 +23,7 @@ LEVELS = {
     7: ("networks", "train", "trust"),
     6: ("pretrained", "report"),
     5: ("create",),
-    4: ("evaluate", "analysis", "export", "hub"),
+    4: ("evaluate", "analysis", "export", "hub", "texts"),
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),

@@ -4,6 +4,8 @@ from .boxes import read_boxes as read_boxes
 from .evaluation import DetectionResult as DetectionResult
 from .evaluation import evaluate_boxes as evaluate_boxes
 from .model import build_detector as build_detector
+from .open_vocabulary import OpenVocabulary as OpenVocabulary
+from .open_vocabulary import load_open_vocabulary as load_open_vocabulary
 from .prediction import FoundBoxes as FoundBoxes
 from .prediction import draw_boxes as draw_boxes
 from .prediction import predict_boxes as predict_boxes

@@ -9,12 +9,19 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "detect",
         "detection.commands:detect_files",
-        "Prints the objects in image files with their boxes, by a detector such as YOLOS.",
+        "Prints the objects in image files with their boxes, by a detector such as YOLOS or OWLv2.",
         (
             argument("model", help=MODEL_FORMS),
             argument("files", "--data", nargs="+", help="image files, and folders of them"),
             argument(
-                "--threshold", type=float, default=0.5, help="scores up to this one are left out"
+                "--threshold",
+                type=float,
+                help="scores up to this one are left out (default: 0.5; with texts 0.1)",
+            ),
+            argument(
+                "--classes",
+                help="text file with a line for each thing to find, such as 'a photo of a cat'; "
+                "for a folder of OWL-ViT or OWLv2",
             ),
             argument("--output", help="folder to write images with drawn boxes to"),
             IMAGE_SIZE,

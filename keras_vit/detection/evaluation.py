@@ -20,6 +20,7 @@ from keras_vit.detection.prediction import FoundBoxes, predict_boxes
 from keras_vit.errors import printable
 from keras_vit.installation import needing
 from keras_vit.models.set_prediction import DetectionTransformer
+from keras_vit.models.text_detector import TextDetector
 
 Found = Iterator[FoundBoxes]
 
@@ -73,7 +74,8 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
 
     Args:
         model: A detector of `keras_vit.detection.build_detector`, or another of keras-hub for boxes
-            in the format `"xyxy"`; or a `DetectionTransformer`, as for `predict_boxes`.
+            in the format `"xyxy"`; or a `DetectionTransformer` or a `TextDetector`,
+            as for `predict_boxes`.
         boxes: Images with boxes.
         batch_size: Images that the model computes at a time.
 
@@ -97,7 +99,8 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
             "Call it outside of `strategy.scope()`."
         )
     _import_coco()  # before the model computes for hours
-    predict = _predict_set if isinstance(model, DetectionTransformer) else _predict_retina
+    is_set = isinstance(model, DetectionTransformer | TextDetector)
+    predict = _predict_set if is_set else _predict_retina
     found = []  # rows of image, left, top, width, height, score, class
     for index, (scores, labels, corners) in enumerate(predict(model, boxes, batch_size)):
         corners = np.clip(corners, 0, boxes.sizes[index][[1, 0, 1, 0]])
@@ -106,7 +109,7 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
     return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
 
 
-def _predict_set(model: DetectionTransformer, boxes: BoxSet, batch_size: int) -> Found:
+def _predict_set(model: keras.Model, boxes: BoxSet, batch_size: int) -> Found:
     """The boxes of every image."""
     channels = model.inputs[0].shape[-1]
     for start in range(0, boxes.num_images, batch_size):

@@ -12,9 +12,11 @@ import tensorflow as tf
 
 from keras_vit.data.image_files import read_pixels
 from keras_vit.data.pillow import resample
+from keras_vit.detection.owl_images import displayed_size, owl_pixels
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
 from keras_vit.models.set_prediction import DetectionTransformer
+from keras_vit.models.text_detector import TextDetector
 from keras_vit.runtime.model import find_preprocessing
 
 _EDGES = {"shortest_edge", "longest_edge"}
@@ -37,19 +39,21 @@ class FoundBoxes(NamedTuple):
 
 
 def predict_boxes(
-    model: keras.Model, images: Any, threshold: float = 0.5, batch_size: int = 8
+    model: keras.Model, images: Any, threshold: float | None = None, batch_size: int = 8
 ) -> list[FoundBoxes]:
     """Finds boxes of objects in images of any size.
 
     A model for images of any size (`from_pretrained` without `input_shape`) gets them in the size
     that `preprocessor_config.json` of its checkpoint says, another model in its own size; both with
-    the pixels of Pillow's bilinear resizing.
+    the pixels of Pillow's bilinear resizing. For a `TextDetector`, images are resized as
+    transformers does for OWL-ViT and OWLv2.
 
     Args:
-        model: A `DetectionTransformer`, such as YOLOS.
+        model: A `DetectionTransformer`, such as YOLOS, or a `TextDetector`.
         images: Arrays of shape `(h, w, C)` with values in [0, 255], or paths of image files, which
             are turned as their EXIF says.
-        threshold: Boxes of this score and less are left out.
+        threshold: Boxes of this score and less are left out; `None` takes 0.5, or 0.1 of a
+            `TextDetector`, as in transformers.
         batch_size: Images of one size that the model computes at a time.
 
     Returns:
@@ -61,16 +65,20 @@ def predict_boxes(
             preprocessing, or an image is not an array of this shape or too narrow for one patch;
             the message names it.
     """
-    if not isinstance(model, DetectionTransformer):
+    finds_texts = isinstance(model, TextDetector)
+    if not finds_texts and not isinstance(model, DetectionTransformer):
         raise ValueError(
-            f"`predict_boxes` takes a DetectionTransformer, such as YOLOS. Received: {model!r}. "
-            "Other detectors have a `predict` of their own."
+            "`predict_boxes` takes a DetectionTransformer, such as YOLOS, or a TextDetector. "
+            f"Received: {model!r}. Other detectors have a `predict` of their own."
         )
     if not find_preprocessing(model)[1]:
         raise ValueError(
             f"{model.name!r} leaves normalisation to its data. Load it with "
             "include_preprocessing=True."
         )
+    if threshold is None:
+        threshold = 0.1 if finds_texts else 0.5
+    decode = decode_text_boxes if finds_texts else decode_boxes
     images = [images] if isinstance(images, str | os.PathLike) else images
     found: list[FoundBoxes] = []
     for start in range(0, len(images), batch_size):
@@ -81,7 +89,7 @@ def predict_boxes(
             results = model.predict_on_batch(np.stack([part[index][0] for index in same]))
             outputs |= {x: {k: v[row] for k, v in results.items()} for row, x in enumerate(same)}
         for index, (_, size) in enumerate(part):
-            found.append(decode_boxes(**outputs[index], size=size, threshold=threshold))
+            found.append(decode(**outputs[index], size=size, threshold=threshold))
     return found
 
 
@@ -97,17 +105,48 @@ def decode_boxes(
         threshold: Boxes of this score and less are left out.
     """
     scores = activate(logits, "single_label")[:, :-1]
+    return _found(scores, pred_boxes, size, threshold)
+
+
+def decode_text_boxes(
+    logits: np.ndarray,
+    boxes: np.ndarray,
+    size: Sequence[int],
+    threshold: float,
+    objectness: np.ndarray | None = None,
+) -> FoundBoxes:
+    """Makes boxes in pixels of the outputs for one image, as transformers does for OWL-ViT.
+
+    Args:
+        logits: Float array of shape `(N, K)`.
+        boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
+        size: Height and width in pixels of what boxes are shares of.
+        threshold: Boxes of this score and less are left out.
+        objectness: Not used, as there.
+    """
+    return _found(activate(logits, "multi_label"), boxes, size, threshold)
+
+
+def _found(
+    scores: np.ndarray, boxes: np.ndarray, size: Sequence[int], threshold: float
+) -> FoundBoxes:
+    """Boxes in pixels with a score above the threshold."""
     best = scores.max(axis=-1)
-    centre, half = pred_boxes[:, :2], pred_boxes[:, 2:] / 2
-    boxes = np.hstack([centre - half, centre + half]) * np.array([*size[::-1]] * 2, "float32")
+    centre, half = boxes[:, :2], boxes[:, 2:] / 2
+    corners = np.hstack([centre - half, centre + half]) * np.array([*size[::-1]] * 2, "float32")
     chosen = best > threshold
-    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], boxes[chosen])
+    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], corners[chosen])
 
 
-def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.ndarray, Any]:
-    """The input of a model of one image, and the size of the image."""
+def _pixels_of(
+    model: DetectionTransformer | TextDetector, image: Any, index: int
+) -> tuple[np.ndarray, Any]:
+    """The input of a model of one image, and the size of what boxes are shares of."""
     *wanted, channels = model.inputs[0].shape[1:]
     image, name = read_pixels(image, index, channels)
+    if isinstance(model, TextDetector):
+        pixels = owl_pixels(image, tuple(wanted), model.published)
+        return pixels, displayed_size(image, model.published)
     processor = (model.published or {}).get("processor", {})
     size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
     if not all(size):
@@ -115,8 +154,8 @@ def _pixels_of(model: DetectionTransformer, image: Any, index: int) -> tuple[np.
             f"{name} of {image.shape[0]} x {image.shape[1]} pixels is too narrow: its shorter side "
             f"is less than a patch after resizing to {size[0]} x {size[1]}. Crop it."
         )
-    pixels = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
-    return pixels.numpy(), image.shape[:2]
+    resized = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
+    return resized.numpy(), image.shape[:2]
 
 
 def resized_sides(size: Sequence[int], processor: Mapping[str, Any]) -> tuple[int, int]:

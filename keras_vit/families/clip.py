@@ -211,11 +211,17 @@ OPEN_CLIP = rules.Layout(
 # Text towers
 TEXT_FIELDS: keys.Fields = {"pooling": "eot", "causal": True}
 _TEXT_KEYS: keys.Rules = {**keys.TEXT, "eos_token_id": keys.Sets("end_id", int)}
-_TEXT_DEFAULTS = {**_TOWER_DEFAULTS, "num_attention_heads": 8, "eos_token_id": 49407}
+_ALL_TEXT_DEFAULTS = {**_TOWER_DEFAULTS, "num_attention_heads": 8}
+_TEXT_DEFAULTS = {**_ALL_TEXT_DEFAULTS, "eos_token_id": 49407}
 TEXT_TYPES = {
     # Most published files say 2, which transformers takes for the largest id.
     "clip": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS, old_end=2),
     "metaclip_2": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS),
+    # OWL-ViT takes the largest id for the end.
+    **dict.fromkeys(
+        ("owlvit", "owlv2"),
+        keys.TextType(keys.TEXT, TEXT_FIELDS, _ALL_TEXT_DEFAULTS),
+    ),
 }
 _HF_TEXT = parts.text_layout(
     "transformers_clip", *siglip_blocks("final_layer_norm"), parts.TEXT_PROJECTION

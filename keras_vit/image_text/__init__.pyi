@@ -14,10 +14,10 @@ from .pairs import PairSet as PairSet
 from .pairs import class_captions as class_captions
 from .pairs import pair_batches as pair_batches
 from .search_page import write_search_page as write_search_page
-from .text_tower import TextConfig as TextConfig
-from .text_tower import build_text_tower as build_text_tower
-from .tokenizer import Tokenizer as Tokenizer
-from .tokenizer import load_tokenizer as load_tokenizer
+from .towers import TextConfig as TextConfig
+from .towers import Tokenizer as Tokenizer
 from .towers import Towers as Towers
+from .towers import build_text_tower as build_text_tower
+from .towers import load_tokenizer as load_tokenizer
 from .towers import load_towers as load_towers
 from .towers import save_towers as save_towers

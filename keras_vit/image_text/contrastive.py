@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.errors import needing_tensorflow
-from keras_vit.image_text.settings import MAX_LOGIT_SCALE
 from keras_vit.image_text.towers import Towers
 from keras_vit.layers.microbatches import Microbatches
 from keras_vit.layers.pairs import PairFeatures
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import call_of
+from keras_vit.texts.settings import MAX_LOGIT_SCALE
 from keras_vit.train.distillation import Teacher
 
 if TYPE_CHECKING:  # they need TensorFlow

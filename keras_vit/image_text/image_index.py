@@ -19,11 +19,11 @@ from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.evaluate.feature_store import digest_model, store_features
 from keras_vit.files import cache_dir
 from keras_vit.image_text.command_table import DUPLICATES
-from keras_vit.image_text.tokenizer import check_texts
 from keras_vit.image_text.towers import Towers, unit_rows
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.runtime.model import Model
+from keras_vit.texts.tokenizer import check_texts
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet

@@ -20,12 +20,15 @@ from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import parse_hub_address
 from keras_vit.hub.cache import fetch
 from keras_vit.hub.repositories import MissingFileError
-from keras_vit.image_text.text_files import TextFile
-from keras_vit.image_text.text_tower import TextConfig, build_text_tower
-from keras_vit.image_text.tokenizer import Tokenizer, check_texts, load_tokenizer
 from keras_vit.pretrained import build_pretrained, shape_for
 from keras_vit.reading import read_bytes
 from keras_vit.runtime.model import Model
+from keras_vit.texts.text_files import TextFile
+from keras_vit.texts.text_tower import TextConfig as TextConfig
+from keras_vit.texts.text_tower import build_text_tower as build_text_tower
+from keras_vit.texts.tokenizer import Tokenizer as Tokenizer
+from keras_vit.texts.tokenizer import check_texts
+from keras_vit.texts.tokenizer import load_tokenizer as load_tokenizer
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.formats import find_file, open_arrays
 from keras_vit.weights.layout_search import find_file_layout

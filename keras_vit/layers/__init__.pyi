@@ -1,5 +1,6 @@
 from .attention import SelfAttention as SelfAttention
 from .block import TransformerBlock as TransformerBlock
+from .boxes import PatchBoxes as PatchBoxes
 from .causal import CausalAttention as CausalAttention
 from .causal import CausalBlock as CausalBlock
 from .convolution import GroupNorm as GroupNorm

@@ -41,6 +41,7 @@ _LICENCES = (
     (r"tue-mps/eomt-dinov3-", "DINOv3 License"),
     (r"tue-mps/", "MIT"),
     (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
+    (r"google/owlvit-|google/owlv2-", "Apache-2.0"),
     (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
 )
 

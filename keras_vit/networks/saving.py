@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -23,7 +24,9 @@ from keras_vit.weights.save import Sized, check_free, file_arrays, write_safeten
 from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR
 
 
-def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
+def save_network(
+    model: Model, folder: str | os.PathLike[str], more: Mapping[str, Sized] | None = None
+) -> pathlib.Path:
     """Writes a network that `from_pretrained` loaded, as the class of transformers has it.
 
     Heads that help training alone are not written: transformers starts them anew.
@@ -31,6 +34,7 @@ def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
     Args:
         model: The network, also after training.
         folder: Where to write `model.safetensors`, `config.json` and `preprocessor_config.json`.
+        more: Arrays of the file that are not of the model.
 
     Raises:
         ValueError: If the folder has other files of these names.
@@ -42,7 +46,7 @@ def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
     check_free(path, contents)
-    arrays = _arrays_of_transformer(model)
+    arrays = {**_arrays_of_transformer(model), **(more or {})}
     for name, prefix in facts["heads"].items():
         layer = next((layer for layer in model.layers if layer.name == name), None)
         for key, variable, axes in [] if layer is None else head_arrays(layer, prefix):
@@ -59,7 +63,7 @@ def save_network(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path:
 def _with_image_size(facts: dict[str, Any]) -> dict[str, Any]:
     """The configuration of the file, with the size that the positions of the model are for."""
     fields, config = facts["transformer"]["fields"], copy.deepcopy(facts["config"])
-    part = config["backbone_config"] if config.get("backbone_config") else config
+    part = config.get("backbone_config") or config.get("vision_config") or config
     grids = [
         [side // patch for side, patch in zip(size, fields["patch_size"], strict=True)]
         for size in (fields["image_size"], np.broadcast_to(part.get("image_size", 0), 2).tolist())
@@ -97,7 +101,10 @@ def _arrays_of_transformer(model: Model) -> dict[str, Sized]:
             arrays[names[ours]] = shape, make
         else:
             rest[ours] = make()
-    module, _, function = NETWORKS[model.published["config"]["architectures"][0]].partition(":")
+    loader = NETWORKS.get(model.published["config"]["architectures"][0])
+    if loader is None:  # of two towers
+        return arrays
+    module, _, function = loader.partition(":")
     back = getattr(importlib.import_module(f"keras_vit.{module}"), f"{function}_back", None)
     for key, value in ({} if back is None else back(rest, model)).items():
         _add(arrays, key, np.ascontiguousarray(value))

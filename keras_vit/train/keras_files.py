@@ -19,6 +19,7 @@ import keras_vit.layers
 import keras_vit.models.attention
 import keras_vit.models.pyramid
 import keras_vit.models.set_prediction
+import keras_vit.models.text_detector
 import keras_vit.runtime.model
 import keras_vit.train.depth_losses
 import keras_vit.train.distillation

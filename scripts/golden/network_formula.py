@@ -43,6 +43,15 @@ def images_of(size: tuple[int, int], count: int = 2) -> np.ndarray:
     return pixels.astype("float32").reshape(count, *size, 3)
 
 
+def token_ids_of(vocabulary: int = 523, length: int = 8) -> np.ndarray:
+    """Ids of five texts, of which the last is none: see `keras_vit.detection`."""
+    i = np.arange(5 * length, dtype="int64").reshape(5, length)
+    ids = 1 + (5 * i**2 + 137 * i) % (vocabulary - 2)
+    ids[np.arange(5), [7, 3, 5, 2, 0]] = vocabulary - 1  # the end
+    ids[-1] = 0
+    return ids
+
+
 def chosen_values(output: np.ndarray) -> dict[str, Any]:
     """Shape, and values at even intervals of an array."""
     flat = np.asarray(output, "float64").reshape(-1)

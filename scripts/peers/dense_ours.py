@@ -21,7 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from scripts.golden.network_formula import SEGMENT_TASKS, chosen_values, points_of
+from scripts.golden.network_formula import (
+    SEGMENT_TASKS,
+    chosen_values,
+    points_of,
+    token_ids_of,
+)
 from scripts.peers.parity_ours import our_versions
 from scripts.peers.sweep_ours import PAGE
 from scripts.peers.sweep_ours import START as SWEEP
@@ -29,6 +34,7 @@ from scripts.peers.sweep_ours import START as SWEEP
 START, END = "<!-- dense -->", "<!-- end of dense -->"
 RESULTS = PAGE.with_name("parity_dense.json")
 PADDED, MARGIN = "classes of stretched pixels", "margin"  # what the notes of the page state
+THEIRS = {"boxes": "pred_boxes", "objectness": "objectness_logits"}  # outputs of OWL-ViT
 PIXELS, OUTPUTS = "values", "outputs"
 # By names the largest difference, or how many differ and of how many.
 Row = dict[str, Any]
@@ -36,8 +42,13 @@ Row = dict[str, Any]
 
 def compare(folder: pathlib.Path, case: Row) -> Row:
     """Differences of a case over all photographs."""
-    any_size = (None, None, 3) if case["what"] == "boxes" else None
-    model = keras_vit.from_pretrained(folder, input_shape=any_size)
+    if case["what"] == "texts":
+        owl, ids = keras_vit.detection.load_open_vocabulary(folder), token_ids_of()[:-1]
+        vars(owl)["tokenizer"] = lambda texts: ids
+        model = owl.detector([f"text {number}" for number in range(len(ids))])
+    else:
+        any_size = (None, None, 3) if case["what"] == "boxes" else None
+        model = keras_vit.from_pretrained(folder, input_shape=any_size)
     processor, rows, sizes = model.published["processor"], [], set()
     mean, std = (np.array(processor[key]) for key in ("image_mean", "image_std"))
     scale = processor["rescale_factor"] if processor["do_rescale"] else 1.0
@@ -52,7 +63,10 @@ def compare(folder: pathlib.Path, case: Row) -> Row:
             found = list(results_of(case, model, theirs, boxes))
         pixels, outputs = calls[0]
         steps = (theirs["pixels"].transpose(0, 2, 3, 1) * std + mean) / scale - pixels
-        relative = [relative_to(np.asarray(v), theirs[f"output/{k}"]) for k, v in outputs.items()]
+        relative = [
+            relative_to(np.asarray(v), theirs[f"output/{THEIRS.get(k, k)}"])
+            for k, v in outputs.items()
+        ]
         row = {PIXELS: counted(abs(steps) > 1e-3), "steps": largest(steps), OUTPUTS: max(relative)}
         rows.append(merged([row, *found]))
         sizes.add(steps.shape[1:3])
@@ -77,7 +91,7 @@ def results_of(case: Row, model: keras.Model, theirs: Row, boxes: Any) -> Iterat
     if what == "depth":
         (depth,) = keras_vit.depth.predict_depth(model, [picture])
         yield {"depth": relative_to(depth, expected["depth"])}
-    elif what == "boxes":
+    elif what in ("boxes", "texts"):
         (found,) = keras_vit.detection.predict_boxes(model, [picture], case["threshold"])
         yield {"labels": counted(found.labels != expected["labels"])}
         yield {"pixels of boxes": largest(found.boxes - expected["boxes"])}

@@ -19,10 +19,15 @@ import torch
 from PIL import Image
 
 from scripts.golden.make_poses import FLIP_PAIRS, RAISED
-from scripts.golden.network_formula import SCALES, SEGMENT_TASKS, network_arrays
+from scripts.golden.network_formula import (
+    SCALES,
+    SEGMENT_TASKS,
+    network_arrays,
+    token_ids_of,
+)
 from scripts.peers.parity_theirs import load_saved, save_names, transformers
 
-NETWORKS = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "networks.json"
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"
 PHOTOGRAPHS = (
     "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png",
     "hubble_deep_field.jpg", "motorcycle_left.png", "camera.png", "coins.png",
@@ -73,6 +78,12 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
         "yolos", "boxes", "Yolos", {"size": {"shortest_edge": 800, "longest_edge": 1333}},
         {"image_size": [512, 864]},
     ),
+    "OwlViTForObjectDetection": (
+        "owlvit", "texts", "OwlViT", {}, {"vision_config": {"image_size": 768}},
+    ),
+    "Owlv2ForObjectDetection": (
+        "owlv2", "texts", "Owlv2", {}, {"vision_config": {"image_size": 960}},
+    ),
     "VitPoseForPoseEstimation, simple": ("vitpose", "poses", *POSE),
     "VitPoseForPoseEstimation, classic": ("classic vitpose", "poses", *POSE),
 }  # fmt: skip
@@ -80,7 +91,9 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
 
 def write_network(folder: pathlib.Path, network: str, changes: dict[str, Any]) -> torch.nn.Module:
     """Writes the checkpoint of a case, and loads it."""
-    case = json.loads(NETWORKS.read_text())[network]
+    cases = json.loads((GOLDEN / "networks.json").read_text())
+    cases |= json.loads((GOLDEN / "open_vocabulary.json").read_text())["cases"]
+    case = cases[network]
     config = dict(case["config"])
     for key, value in changes.items():
         config[key] = {**config[key], **value} if isinstance(value, dict) else value
@@ -112,11 +125,14 @@ def predict(
         options["boxes"] = [people]
     inputs = processor([picture], return_tensors="pt", **options)
     pixels = inputs["pixel_values"]
-    outputs = model(pixels)
+    if what == "texts":
+        outputs = model(input_ids=torch.tensor(token_ids_of()[:-1]), pixel_values=pixels)
+    else:
+        outputs = model(pixels)
     if what == "depth":
         (row,) = processor.post_process_depth_estimation(outputs, size)
         return pixels, outputs, {"depth": row["predicted_depth"]}
-    if what == "boxes":
+    if what in ("boxes", "texts"):
         (row,) = processor.post_process_object_detection(outputs, THRESHOLD, size)
         return pixels, outputs, row
     if what == "poses":

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from keras_vit.image_text.classifier import zero_shot_classifier
 from keras_vit.image_text.contrastive import contrastive_model, trained_towers
-from keras_vit.image_text.tokenizer import load_tokenizer
 from keras_vit.image_text.towers import Towers, arrays_of, load_towers, save_towers
+from keras_vit.texts.tokenizer import load_tokenizer
 from keras_vit.train.losses import ContrastiveLoss
 from keras_vit.weights.formats import find_file, open_arrays
 

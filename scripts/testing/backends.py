@@ -15,6 +15,7 @@ import numpy as np
 
 TOLERANCE = 2e-5  # relative, float32
 TI16 = {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768}
+TEXT_DETECTORS = ("owlvit", "owlv2")
 # Changes of `tests/fixtures.py`'s tiny model.
 MODELS: dict[str, dict] = {
     "token": {},
@@ -72,6 +73,9 @@ def run(folder: pathlib.Path) -> None:
     for name in CASES:
         check_network(name)
     print(f"{backend}: {len(CASES)} dense networks compute what transformers does")
+    for name in TEXT_DETECTORS:
+        check_text_detector(name)
+    print(f"{backend}: {len(TEXT_DETECTORS)} detectors of texts compute what transformers does")
 
 
 def check_network(name: str) -> None:
@@ -88,6 +92,18 @@ def check_network(name: str) -> None:
             **case.get("options", {}),
         )
     check_outputs(model.predict(images_of(case["size"]), verbose=0), name)
+
+
+def check_text_detector(name: str) -> None:
+    """Compares the outputs of OWL-ViT or OWLv2 with the golden ones."""
+    from keras_vit.detection.open_vocabulary import load_open_vocabulary
+    from scripts.golden.network_formula import images_of, token_ids_of
+    from tests.detection.open_vocabulary import check_owl, owl_folder
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = owl_folder(name, pathlib.Path(folder))
+        owl = load_open_vocabulary(path, include_preprocessing=False)
+    check_owl(owl.predict(images_of((64, 64)), token_ids=token_ids_of()), name, "texts")
 
 
 def compare(folder: pathlib.Path) -> int:

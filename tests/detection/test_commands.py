@@ -10,7 +10,9 @@ import pytest
 
 import keras_vit
 from keras_vit.cli.main import main
+from keras_vit.detection.open_vocabulary import load_open_vocabulary
 from keras_vit.detection.prediction import predict_boxes
+from tests.detection.open_vocabulary import owl_folder
 from tests.fixtures import tiny_config
 from tests.networks.cases import network_folder
 
@@ -59,3 +61,22 @@ def test_what_does_not_fit_is_an_error(folder, capsys):
     keras_vit.build_vit(tiny_config()).save(folder / "vit.keras")
     assert main(["detect", "vit.keras", "images/b.jpg"]) == 2
     assert "'vit.keras' is no detector of this command" in capsys.readouterr().err
+
+
+def test_what_lines_of_a_file_name_is_found(folder, capsys):
+    owl = load_open_vocabulary(owl_folder("owlv2", folder / "owl"))
+    (folder / "names.txt").write_text("a photo of a cat\n\n dog \n")
+    words = ["detect", "owl", "images/a.png", "--json", "--threshold", "0.05"]
+    assert main([*words, "--classes", "names.txt"]) == 0
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    model = owl.detector(["a photo of a cat", "dog"])
+    (found,) = predict_boxes(model, [row["file"]], 0.05)
+    assert [box["label"] for box in row["boxes"]] == [model.class_names[x] for x in found.labels]
+    np.testing.assert_allclose([x["box"] for x in row["boxes"]], found.boxes, atol=0.006)
+    assert main(words) == 2
+    assert "keras-vit detect FOLDER IMAGES --classes names.txt" in capsys.readouterr().err
+    assert main(["detect", "yolos", "images", "--classes", "names.txt"]) == 2
+    assert "Received: a YolosForObjectDetection" in capsys.readouterr().err
+    model.save(folder / "two.keras")
+    assert main(["detect", "two.keras", "images/a.png", "--threshold", "1"]) == 0
+    assert capsys.readouterr().out == "images/a.png  no object\n"

@@ -9,8 +9,8 @@ import keras_vit
 from keras_vit.image_text.classifier import zero_shot_classifier
 from keras_vit.image_text.contrastive import contrastive_model, image_features, trained_towers
 from keras_vit.image_text.pairs import class_captions, pair_batches
-from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.towers import Towers, load_towers, save_towers
+from keras_vit.texts.text_tower import TextConfig, build_text_tower
 from tests.fixtures import fill_random, images_for, numpy, tiny_vit
 from tests.image_text.towers import LENGTH, VOCABULARY, write_transformers, write_vocabulary
 from tests.resume.runs import KillAfter, KilledError

@@ -6,7 +6,7 @@ import pytest
 import keras_vit
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.image_text.pairs import class_captions, make_pairs, pair_batches
-from keras_vit.image_text.text_tower import TextConfig
+from keras_vit.texts.text_tower import TextConfig
 from tests.fixtures import images_for, tiny_vit
 
 NAMES = ("red_bird", "cat", "dog")

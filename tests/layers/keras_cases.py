@@ -92,6 +92,7 @@ CASES = {
                 },
             ),
             Case("PostNormBlock", {"num_heads": 2, "mlp_dim": 16}, TOKENS, TOKENS),
+            Case("PatchBoxes", {"grid": (2, 3)}, (2, 6, 4), (2, 6, 4)),
             Case(
                 "MaskLogits",
                 {},

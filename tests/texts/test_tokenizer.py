@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit.errors import CheckpointError
-from keras_vit.image_text import tokenizer as tokenizers
-from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer, repair
-from keras_vit.image_text.vocabularies import find_vocabulary, read_vocabulary
-from tests.image_text import test_vocabularies
+from keras_vit.texts import tokenizer as tokenizers
+from keras_vit.texts.tokenizer import Tokenizer, load_tokenizer, repair
+from keras_vit.texts.vocabularies import find_vocabulary, read_vocabulary
 from tests.image_text.towers import MERGES, write_vocabulary
+from tests.texts import test_vocabularies
 
 START, END = 512 + len(MERGES), 513 + len(MERGES)
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from keras_vit.checks import check_choice, check_positive, is_broken
 from keras_vit.errors import CheckpointError
-from keras_vit.image_text.text_tower import POOLINGS
-from keras_vit.image_text.vocabularies import FILES, UNTYPED, find_vocabulary, read_vocabulary
 from keras_vit.installation import needing
 from keras_vit.reading import refusing
+from keras_vit.texts.text_tower import POOLINGS
+from keras_vit.texts.vocabularies import FILES, UNTYPED, find_vocabulary, read_vocabulary
 
 CLEANINGS = ("transformers", "open_clip")
 _SHOWN = 3  # texts in a warning
@@ -90,6 +90,11 @@ class Tokenizer:
         pooling: As in `TextConfig`, which tells vocabularies of one kind apart.
         clean: Whose cleaning: `"transformers"`, or `"open_clip"`, which also repairs quotes,
             ligatures, full-width letters and HTML, and in SigLIP makes spaces of underscores.
+        pad: Name of the id that fills the length, as which a text may have it too; `None` takes
+            that of the family.
+
+    Attributes:
+        cuts: Whether a text that is too long loses its end; otherwise it is an error.
 
     Call arguments:
         texts: A text, or several.
@@ -100,8 +105,11 @@ class Tokenizer:
     Raises:
         ImportError: If the library `tokenizers` is not installed.
         CheckpointError: If the vocabulary is of no kind that is known here.
-        ValueError: If a text is no text, or cannot be split; the message has its position.
+        ValueError: If a text is no text, cannot be split, or is too long and not cut; the message
+            has its position.
     """
+
+    cuts = True
 
     def __init__(
         self,
@@ -109,6 +117,7 @@ class Tokenizer:
         context_length: int,
         pooling: str = "eot",
         clean: str = "transformers",
+        pad: str | None = None,
     ):
         check_positive("context_length", context_length)
         check_choice("clean", clean, CLEANINGS)
@@ -119,7 +128,12 @@ class Tokenizer:
         self._kind = _kind_of(content["model"], pooling)
         start = [ids[name] for name in self._kind.start if name in ids]
         end = [ids[name] for name in self._kind.end if name in ids]
-        pad = self._kind.pad
+        if pad is not None and pad in ids:
+            switches = ["single_word", "lstrip", "rstrip", "normalized", "special"]
+            content["added_tokens"] += [
+                {"id": ids[pad], "content": pad, **dict.fromkeys(switches, False)}
+            ]
+        pad = pad or self._kind.pad
         no_end = (self._kind.end and not end) or (pad is not None and pad not in ids)
         if no_end or (not start and self._kind in (_CLIP, _CLIPA)):
             names = dict.fromkeys((*self._kind.start, *self._kind.end, *([pad] if pad else [])))
@@ -143,7 +157,12 @@ class Tokenizer:
         room = self.context_length - len(before) - len(after)
         lost = []
         encoded = self._encode(list(enumerate(texts)), _LETTERS)
-        for row, (text, found) in zip(ids, encoded, strict=True):
+        for number, (row, (text, found)) in enumerate(zip(ids, encoded, strict=True)):
+            if len(found.ids) > room and not self.cuts:
+                raise ValueError(
+                    f"Text {number}, {text!r:.80}, is longer than the {self.context_length} ids "
+                    "that the tower takes, with start and end. Shorten it."
+                )
             if len(found.ids) > room:
                 lost.append(text[found.offsets[room][0] :].strip())
             kept = [*before, *found.ids[:room], *after]
@@ -207,6 +226,7 @@ def load_tokenizer(
     context_length: int = 77,
     pooling: str = "eot",
     clean: str = "transformers",
+    pad: str | None = None,
 ) -> Tokenizer:
     """Reads the tokenizer in the folder of a checkpoint.
 
@@ -217,6 +237,7 @@ def load_tokenizer(
         context_length: As in `Tokenizer`, and so are the rest.
         pooling: What the tower pools.
         clean: Whose cleaning.
+        pad: Name of the id that fills the length.
 
     Returns:
         A `Tokenizer`.
@@ -239,7 +260,7 @@ def load_tokenizer(
         )
     vocabulary = read_vocabulary(path)
     try:
-        return Tokenizer(vocabulary, context_length, pooling, clean)
+        return Tokenizer(vocabulary, context_length, pooling, clean, pad)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.image_text.text_tower import TextConfig, build_text_tower
+from keras_vit.texts.text_tower import TextConfig, build_text_tower
 from tests.fixtures import fill_random, numpy
 
 TINY = TextConfig(40, width=32, depth=2, num_heads=4, mlp_dim=48, context_length=8)

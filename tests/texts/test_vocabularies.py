@@ -4,8 +4,8 @@ import time
 import pytest
 
 from keras_vit.errors import CheckpointError
-from keras_vit.image_text.tokenizer import load_tokenizer
-from keras_vit.image_text.vocabularies import find_vocabulary, read_vocabulary
+from keras_vit.texts.tokenizer import load_tokenizer
+from keras_vit.texts.vocabularies import find_vocabulary, read_vocabulary
 
 
 def message(*fields):

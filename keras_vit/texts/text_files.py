@@ -14,9 +14,9 @@ import numpy as np
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families.rules import Layout, Rule
 from keras_vit.families.table import FAMILIES
-from keras_vit.image_text.settings import Settings, read_settings
-from keras_vit.image_text.text_tower import TextConfig
 from keras_vit.runtime.model import Model
+from keras_vit.texts.settings import Settings, read_settings
+from keras_vit.texts.text_tower import TextConfig
 from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.layout_search import PlainArrays, split_blocks
 from keras_vit.weights.save import Sized

@@ -1,0 +1,1 @@
+"""Text towers and tokenizers, from the files of their checkpoints."""
