@@ -349,20 +349,24 @@ def run_detection(source, data, folder, steps):
         backbone.trainable = False
         models["RetinaNet"] = detection.build_detector(backbone, len(CELLS), 128, 2)
         models["YOLOS"] = keras_vit.from_pretrained(path, **shape)
-        for (name, model), rate in zip(models.items(), (5e-4, 2e-4), strict=True):
+        square = {**shape, "input_shape": (224, 224, 3)}  # as many patches
+        backbone = keras_vit.from_pretrained(source, include_top=False, **square)
+        backbone.trainable = False
+        models["RF-DETR"] = detection.build_rf_detr(backbone, len(CELLS), 60, num_groups=4)
+        for (name, model), rate in zip(models.items(), (5e-4, 2e-4, 5e-4), strict=True):
             rows = detection.box_batches(images, model, 4, training=True).repeat()
             train(model, rows, steps or 200, rate)
             model.save_weights(folder / f"{name}_{count}.weights.h5")
             print(f"{name}, {count} images:\n{detection.evaluate_boxes(model, test)}", flush=True)
     index = 3
     image = np.asarray(PIL.Image.open(test.rows[0][index]))
-    (found,) = detection.predict_boxes(models["YOLOS"], [image], 0.4)
+    (found,) = detection.predict_boxes(models["RF-DETR"], [image], 0.4)
     rows = [[
         outlines(image, test.boxes[index], test.labels[index]),
         outlines(image, *retina_boxes(models["RetinaNet"], image, (192, 256), 0.4)),
         outlines(image, found.boxes, found.labels),
     ]]  # fmt: skip
-    return rows, ["labelled by hand", "RetinaNet", "YOLOS, in as many steps"], CELLS
+    return rows, ["labelled by hand", "RetinaNet", "RF-DETR, in as many steps"], CELLS
 
 
 def retina_boxes(model, image, size, threshold):

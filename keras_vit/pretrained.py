@@ -31,6 +31,8 @@ NETWORKS = {
     "BeitForSemanticSegmentation": "segmentation.networks:load_beit_segmenter",
     "VitPoseForPoseEstimation": "pose.networks:load_vitpose",
     "YolosForObjectDetection": "detection.networks:load_yolos",
+    "RfDetrForObjectDetection": "detection.rf_detr:load_rf_detr",
+    "RfDetrForInstanceSegmentation": "detection.rf_detr:load_rf_detr",
     "EomtForUniversalSegmentation": "segmentation.eomt:load_eomt",
     "EomtDinov3ForUniversalSegmentation": "segmentation.eomt:load_eomt",
 }

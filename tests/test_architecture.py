@@ -48,6 +48,8 @@ IMPORTS_TENSORFLOW_LATE = {
     "layers/mlp.py",
     "layers/norm.py",
     "layers/traced.py",
+    "models/group_prediction.py",
+    "models/mask_points.py",
     "models/matching.py",
     "models/set_prediction.py",
     "runtime/array_data.py",

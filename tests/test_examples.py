@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras import layers
 
 import keras_vit
+from tests.networks.cases import network_folder
 from tests.workers import python
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -148,6 +149,40 @@ def test_dense_networks_writes_checkpoints_with_random_heads(tmp_path):
         scale = kept[f"encoder.layer.3.layer_scale{number}.lambda1"]
         expected = kept[f"{name}.weight"] * scale[:, None]
         np.testing.assert_array_equal(scaled[f"{name}.weight"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_rf_detr_learns_boxes_of_both_layouts(layout, tmp_path):
+    random, names = np.random.default_rng(0), ["red", "green", "blue"]
+    for part, count in (("train", 8), ("test", 4)):
+        images = tmp_path / (f"images/{part}" if layout == "yolo" else part)
+        labels = tmp_path / f"labels/{part}"
+        images.mkdir(parents=True), labels.mkdir(parents=True)
+        rows, boxes = [], []
+        for index in range(count):
+            pixels = random.integers(0, 40, (60, 80, 3)).astype("uint8")
+            left, top = random.integers(0, 30, 2).tolist()
+            pixels[top : top + 24, left : left + 32, index % 3] = 255
+            keras.utils.save_img(images / f"{index}.png", pixels, scale=False)
+            size = {"id": index, "file_name": f"{index}.png", "height": 60, "width": 80}
+            rows.append(size)
+            boxes.append({"image_id": index, "category_id": index % 3, "bbox": [left, top, 32, 24]})
+            x, y = (left + 16) / 80, (top + 12) / 60
+            (labels / f"{index}.txt").write_text(f"{index % 3} {x} {y} 0.4 0.4")
+        kinds = [{"id": index, "name": name} for index, name in enumerate(names)]
+        if layout == "coco":
+            content = {"images": rows, "annotations": boxes, "categories": kinds}
+            (images / "_annotations.coco.json").write_text(json.dumps(content))
+        else:
+            (tmp_path / "classes.txt").write_text("\n".join(names))
+    checkpoint = network_folder("rf-detr", tmp_path / "checkpoint")
+    main = runpy.run_path(str(ROOT / "examples/rf_detr.py"))["main"]
+    output = tmp_path / "output"
+    losses, result = main([str(checkpoint), str(tmp_path), "--output", str(output), "--epochs=3"])
+    assert len(losses) == 3 and losses[-1] < losses[0] and result.num_images == 4
+    detector = keras.saving.load_model(output / "detector.keras")
+    assert detector.class_names == ("red", "green", "blue")
 
 
 def test_the_guide_of_dense_models_shows_the_example():

@@ -1,11 +1,15 @@
+from .box_files import read_coco_boxes as read_coco_boxes
+from .box_files import read_yolo_boxes as read_yolo_boxes
 from .boxes import BoxSet as BoxSet
 from .boxes import box_batches as box_batches
 from .boxes import read_boxes as read_boxes
 from .evaluation import DetectionResult as DetectionResult
 from .evaluation import evaluate_boxes as evaluate_boxes
+from .instances import predict_instances as predict_instances
 from .model import build_detector as build_detector
 from .open_vocabulary import OpenVocabulary as OpenVocabulary
 from .open_vocabulary import load_open_vocabulary as load_open_vocabulary
 from .prediction import FoundBoxes as FoundBoxes
 from .prediction import draw_boxes as draw_boxes
 from .prediction import predict_boxes as predict_boxes
+from .rf_detr import build_rf_detr as build_rf_detr

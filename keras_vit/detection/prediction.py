@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -15,6 +15,7 @@ from keras_vit.data.pillow import resample
 from keras_vit.detection.owl_images import displayed_size, owl_pixels
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
+from keras_vit.models.real_time import RealTimeDetector
 from keras_vit.models.set_prediction import DetectionTransformer
 from keras_vit.models.text_detector import TextDetector
 from keras_vit.runtime.model import find_preprocessing
@@ -45,11 +46,11 @@ def predict_boxes(
 
     A model for images of any size (`from_pretrained` without `input_shape`) gets them in the size
     that `preprocessor_config.json` of its checkpoint says, another model in its own size; both with
-    the pixels of Pillow's bilinear resizing. For a `TextDetector`, images are resized as
-    transformers does for OWL-ViT and OWLv2.
+    the pixels of Pillow's bilinear resizing. Images for RF-DETR and for a `TextDetector` are
+    resized as transformers does for them.
 
     Args:
-        model: A `DetectionTransformer`, such as YOLOS, or a `TextDetector`.
+        model: A `DetectionTransformer`, such as YOLOS or RF-DETR, or a `TextDetector`.
         images: Arrays of shape `(h, w, C)` with values in [0, 255], or paths of image files, which
             are turned as their EXIF says.
         threshold: Boxes of this score and less are left out; `None` takes 0.5, or 0.1 of a
@@ -71,16 +72,27 @@ def predict_boxes(
             "`predict_boxes` takes a DetectionTransformer, such as YOLOS, or a TextDetector. "
             f"Received: {model!r}. Other detectors have a `predict` of their own."
         )
+    if threshold is None:
+        threshold = 0.1 if finds_texts else 0.5
+    if finds_texts:
+        decode = decode_text_boxes
+    else:
+        decode = decode_best_boxes if isinstance(model, RealTimeDetector) else decode_boxes
+    boxes = "boxes" if finds_texts else "pred_boxes"
+    found = predict_sets(model, images, batch_size)
+    return [decode(x["logits"], x[boxes], size, threshold) for x, size in found]
+
+
+def predict_sets(
+    model: DetectionTransformer | TextDetector, images: Any, batch_size: int
+) -> Iterator[tuple[dict[str, np.ndarray], tuple[int, int]]]:
+    """The outputs of a model for each image, and the size of the image: see `predict_boxes`."""
     if not find_preprocessing(model)[1]:
         raise ValueError(
             f"{model.name!r} leaves normalisation to its data. Load it with "
             "include_preprocessing=True."
         )
-    if threshold is None:
-        threshold = 0.1 if finds_texts else 0.5
-    decode = decode_text_boxes if finds_texts else decode_boxes
     images = [images] if isinstance(images, str | os.PathLike) else images
-    found: list[FoundBoxes] = []
     for start in range(0, len(images), batch_size):
         part = [_pixels_of(model, x, i) for i, x in enumerate(images[start:][:batch_size], start)]
         outputs: dict[int, dict[str, np.ndarray]] = {}
@@ -89,8 +101,7 @@ def predict_boxes(
             results = model.predict_on_batch(np.stack([part[index][0] for index in same]))
             outputs |= {x: {k: v[row] for k, v in results.items()} for row, x in enumerate(same)}
         for index, (_, size) in enumerate(part):
-            found.append(decode(**outputs[index], size=size, threshold=threshold))
-    return found
+            yield outputs[index], size
 
 
 def decode_boxes(
@@ -109,11 +120,7 @@ def decode_boxes(
 
 
 def decode_text_boxes(
-    logits: np.ndarray,
-    boxes: np.ndarray,
-    size: Sequence[int],
-    threshold: float,
-    objectness: np.ndarray | None = None,
+    logits: np.ndarray, boxes: np.ndarray, size: Sequence[int], threshold: float
 ) -> FoundBoxes:
     """Makes boxes in pixels of the outputs for one image, as transformers does for OWL-ViT.
 
@@ -122,7 +129,6 @@ def decode_text_boxes(
         boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
         size: Height and width in pixels of what boxes are shares of.
         threshold: Boxes of this score and less are left out.
-        objectness: Not used, as there.
     """
     return _found(activate(logits, "multi_label"), boxes, size, threshold)
 
@@ -132,10 +138,42 @@ def _found(
 ) -> FoundBoxes:
     """Boxes in pixels with a score above the threshold."""
     best = scores.max(axis=-1)
-    centre, half = boxes[:, :2], boxes[:, 2:] / 2
-    corners = np.hstack([centre - half, centre + half]) * np.array([*size[::-1]] * 2, "float32")
     chosen = best > threshold
-    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], corners[chosen])
+    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], _corners(boxes[chosen], size))
+
+
+def _corners(boxes: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Edges in pixels of boxes that are centre and size, as shares of the image."""
+    centre, half = boxes[:, :2], boxes[:, 2:] / 2
+    corners: np.ndarray = np.hstack([centre - half, centre + half])
+    return corners * np.array([*size[::-1]] * 2, "float32")
+
+
+def decode_best_boxes(
+    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
+) -> FoundBoxes:
+    """As `decode_boxes`, where classes are independent: a box may be found as several classes.
+
+    Args:
+        logits: Float array of shape `(N, K)`. The `N` best of all pairs of box and class count.
+        pred_boxes: As for `decode_boxes`.
+        size: As for `decode_boxes`.
+        threshold: As for `decode_boxes`.
+
+    Returns:
+        The boxes, the best first.
+    """
+    scores, labels, queries = best_pairs(logits, threshold)
+    return FoundBoxes(scores, labels, _corners(pred_boxes[queries], size))
+
+
+def best_pairs(logits: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, classes and queries of the best pairs of both, as many as queries at most."""
+    scores = activate(logits, "multi_label").reshape(-1)
+    best = np.argsort(-scores, kind="stable")[: len(logits)]
+    best = best[scores[best] > threshold]
+    queries, labels = np.divmod(best, logits.shape[1])
+    return scores[best], labels, queries
 
 
 def _pixels_of(
@@ -154,8 +192,11 @@ def _pixels_of(
             f"{name} of {image.shape[0]} x {image.shape[1]} pixels is too narrow: its shorter side "
             f"is less than a patch after resizing to {size[0]} x {size[1]}. Crop it."
         )
-    resized = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
-    return resized.numpy(), image.shape[:2]
+    if isinstance(model, RealTimeDetector):  # whose processor resizes floats, without antialiasing
+        pixels = tf.image.resize(tf.cast(image, "float32"), size)
+    else:
+        pixels = resample(tf.convert_to_tensor(image), size, (0, 0), size, "bilinear")
+    return pixels.numpy(), image.shape[:2]
 
 
 def resized_sides(size: Sequence[int], processor: Mapping[str, Any]) -> tuple[int, int]:

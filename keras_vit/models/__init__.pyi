@@ -10,6 +10,7 @@ from .pyramid import PyramidModel as PyramidModel
 from .pyramid import build_pyramid as build_pyramid
 from .pyramid import feature_maps as feature_maps
 from .quantized import dequantize as dequantize
+from .real_time import RealTimeDetector as RealTimeDetector
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization

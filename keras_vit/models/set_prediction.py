@@ -69,11 +69,19 @@ class DetectionTransformer(Model):
             )
         height, width = ops.shape(x)[1:3]
         sides = ops.cast(ops.stack([width, height, width, height]), "float32")
-        boxes = ops.cast(y["boxes"], "float32") / sides
+        shares = ops.cast(y["boxes"], "float32") / sides
+        return part_of_replica(self.loss_of(y_pred, {**y, "boxes": shares}))
+
+    def loss_of(self, outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        """The loss of the outputs, where boxes of the targets are shares of the image."""
+        weights = self.stated(LOSS_DEFAULTS)
+        predicted = outputs["logits"], outputs["pred_boxes"]
+        return set_loss(*predicted, targets["boxes"], targets["labels"], weights)
+
+    def stated(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """Values of the keys in `config.json` of the checkpoint, or else the defaults."""
         config = (self.published or {}).get("config", {})
-        weights = {key: config.get(key, value) for key, value in LOSS_DEFAULTS.items()}
-        outputs = y_pred["logits"], y_pred["pred_boxes"]
-        return part_of_replica(set_loss(*outputs, boxes, y["labels"], weights))
+        return {key: config.get(key, value) for key, value in defaults.items()}
 
 
 def set_loss(
@@ -103,20 +111,13 @@ def set_loss(
     import tensorflow as tf
 
     logits, predicted = ops.cast(logits, "float32"), ops.cast(predicted, "float32")
-    labels = ops.cast(labels, "int32")
-    is_box = labels >= 0  # (B, M)
-    # Rows that are no box count nothing, but must have an area.
-    boxes = ops.where(is_box[..., None], boxes, ops.convert_to_tensor([0.0, 0.0, 1.0, 1.0]))
-    num_boxes = ops.maximum(ops.sum(ops.cast(is_box, "float32")), 1.0)
-    corners = to_corners(predicted)  # (B, N, 4)
-    first, last = boxes[..., :2], boxes[..., 2:]
-    centred = ops.concatenate([(first + last) / 2, last - first], axis=-1)  # (B, M, 4)
-    distances = ops.sum(ops.abs(predicted[:, :, None] - centred[:, None]), -1)  # (B, N, M)
+    boxes, labels, count = known_boxes(boxes, labels)
+    centred, distances, overlaps = compare_boxes(predicted, boxes)
     chosen = tf.gather(ops.softmax(logits), ops.maximum(labels, 0), axis=2, batch_dims=1)
     costs = (
         weights["bbox_cost"] * distances
         - weights["class_cost"] * chosen
-        - weights["giou_cost"] * generalized_iou(corners[:, :, None], boxes[:, None])
+        - weights["giou_cost"] * overlaps
     )
     matched = match(costs, labels)
     is_matched = ops.cast(matched >= 0, "float32")
@@ -124,7 +125,38 @@ def set_loss(
     own = tf.gather(predicted, ops.maximum(matched, 0), batch_dims=1)  # (B, M, 4)
     far = weights["bbox_loss_coefficient"] * ops.sum(ops.abs(own - centred), -1)  # (B, M)
     apart = weights["giou_loss_coefficient"] * (1 - generalized_iou(to_corners(own), boxes))
-    return loss + ops.sum(is_matched * (far + apart)) / num_boxes
+    return loss + ops.sum(is_matched * (far + apart)) / ops.maximum(count, 1.0)
+
+
+def known_boxes(boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """True boxes with an area in every row, their classes in int32, and how many they are.
+
+    Args:
+        boxes: Float tensor of shape `(B, M, 4)`: left, top, right and bottom.
+        labels: Tensor of shape `(B, M)`: classes, and -1 in rows that are no box.
+    """
+    labels = ops.cast(labels, "int32")
+    is_box = labels >= 0  # (B, M)
+    # Rows that are no box count nothing, but must have an area.
+    boxes = ops.where(is_box[..., None], boxes, ops.convert_to_tensor([0.0, 0.0, 1.0, 1.0]))
+    return boxes, labels, ops.sum(ops.cast(is_box, "float32"))
+
+
+def compare_boxes(predicted: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """True boxes as centre and size, and distances and generalised IoU of all pairs.
+
+    Args:
+        predicted: Float tensor of shape `(B, N, 4)`: centre, width and height.
+        boxes: Float tensor of shape `(B, M, 4)`: left, top, right and bottom.
+
+    Returns:
+        Float tensors of shapes `(B, M, 4)`, `(B, N, M)` and `(B, N, M)`.
+    """
+    first, last = boxes[..., :2], boxes[..., 2:]
+    centred = ops.concatenate([(first + last) / 2, last - first], axis=-1)  # (B, M, 4)
+    distances = ops.sum(ops.abs(predicted[:, :, None] - centred[:, None]), -1)  # (B, N, M)
+    overlaps = generalized_iou(to_corners(predicted)[:, :, None], boxes[:, None])
+    return centred, distances, overlaps
 
 
 def to_corners(boxes: Tensor) -> Tensor:
@@ -143,6 +175,12 @@ def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
     Returns:
         Float tensor of shape `(...)`.
     """
+    common, union, hull = areas_of(one, other)
+    return common / union - (hull - union) / hull
+
+
+def areas_of(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Areas of the intersection, the union and the hull of boxes, as for `generalized_iou`."""
 
     def area(first: Tensor, last: Tensor) -> Tensor:
         return ops.prod(ops.maximum(last - first, 0.0), axis=-1)
@@ -150,5 +188,4 @@ def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
     first, last = (one[..., :2], other[..., :2]), (one[..., 2:], other[..., 2:])
     common = area(ops.maximum(*first), ops.minimum(*last))
     union = area(first[0], last[0]) + area(first[1], last[1]) - common
-    hull = area(ops.minimum(*first), ops.maximum(*last))
-    return common / union - (hull - union) / hull
+    return common, union, area(ops.minimum(*first), ops.maximum(*last))

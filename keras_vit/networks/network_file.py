@@ -41,7 +41,7 @@ _LICENCES = (
     (r"tue-mps/eomt-dinov3-", "DINOv3 License"),
     (r"tue-mps/", "MIT"),
     (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
-    (r"google/owlvit-|google/owlv2-", "Apache-2.0"),
+    (r"google/owlvit-|google/owlv2-|roboflow/rf-detr-", "Apache-2.0"),
     (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
 )
 
@@ -208,7 +208,7 @@ class NetworkFile:
                 array = array.transpose(axes) if axes else array
                 if array.shape == shape or (not axes and array.size == np.prod(shape, dtype=int)):
                     values.append((variable, array.reshape(shape)))
-                elif self.classes and name in _CLASS_LAYERS and array.shape[:-1] == shape[:-1]:
+                elif self.classes and _is_of_classes(variable) and array.shape[:-1] == shape[:-1]:
                     fresh.append(variable.path)
                 else:
                     found = self.file.entries[key].shape
@@ -262,13 +262,23 @@ def stated_size(processor: Mapping[str, Any]) -> tuple[int, int]:
     return (size["height"], size["width"]) if isinstance(size, dict) else (size, size)
 
 
+def _is_of_classes(variable: keras.Variable) -> bool:
+    return bool(variable.path.split("/")[-2].endswith(_CLASS_LAYERS))
+
+
 def head_arrays(
-    layer: keras.Layer, prefix: str
+    layer: keras.Layer | keras.Variable, prefix: str
 ) -> list[tuple[str, keras.Variable, tuple[int, ...]]]:
     """Names of the arrays of a layer in PyTorch, its variables, and the order of their axes.
 
-    A layer of this package with one weight is an array of its own; its axes are in one order.
+    A layer of this package with one weight is an array of its own; its axes are in one order. One
+    with `parts` has weights and layers by their names in PyTorch.
     """
+    if isinstance(layer, keras.Variable):
+        return [(prefix, layer, ())]
+    if hasattr(layer, "parts"):
+        each = (head_arrays(part, prefix + name) for name, part in layer.parts.items())
+        return [row for rows in each for row in rows]
     kind = next((kind for kind in type(layer).__mro__ if kind in _ARRAYS), None)
     if kind is None:
         (variable,) = layer.weights
@@ -277,7 +287,7 @@ def head_arrays(
     for part, (name, axes) in {"bias": ("bias", (0,)), **_ARRAYS[kind]}.items():
         variable = getattr(layer, name, None)
         if variable is not None:
-            found.append((f"{prefix}.{part}", variable, axes))
+            found.append((f"{prefix}{'' if prefix.endswith('_') else '.'}{part}", variable, axes))
     return found
 
 

@@ -18,6 +18,7 @@ import keras
 import keras_vit.layers
 import keras_vit.models.attention
 import keras_vit.models.pyramid
+import keras_vit.models.real_time
 import keras_vit.models.set_prediction
 import keras_vit.models.text_detector
 import keras_vit.runtime.model

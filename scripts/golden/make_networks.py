@@ -52,6 +52,17 @@ EOMT = {
     "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": 64,
     "patch_size": 16, "num_queries": 10, "num_blocks": 2, "id2label": LABELS,
 }  # fmt: skip
+RF_DINOV2 = {
+    "model_type": "rf_detr_dinov2", "hidden_size": 32, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 56, "patch_size": 14, "num_windows": 2,
+    "out_features": ["stage2", "stage4"],
+}  # fmt: skip
+RF_DETR = {
+    "backbone_config": RF_DINOV2, "d_model": 32, "decoder_ffn_dim": 48, "decoder_layers": 2,
+    "decoder_self_attention_heads": 4, "decoder_cross_attention_heads": 8, "decoder_n_points": 2,
+    "num_queries": 6, "group_detr": 2, "dropout": 0.0, "intermediate_size": 40, "id2label": LABELS,
+    "c2f_num_blocks": 1,
+}  # fmt: skip
 # Name: class, options of its configuration, height and width of the images.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "depth anything": ("DepthAnythingForDepthEstimation", ANYTHING, (56, 84)),
@@ -113,6 +124,20 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
         "EomtDinov3ForUniversalSegmentation",
         {**EOMT, "intermediate_size": 64, "num_blocks": 3}, (64, 64),
     ),
+    "rf-detr": ("RfDetrForObjectDetection", RF_DETR, (56, 56)),
+    "rf-detr of another size": (
+        "RfDetrForObjectDetection",
+        {**RF_DETR, "num_queries": 4, "activation_function": "gelu", "c2f_num_blocks": 2,
+         "decoder_activation_function": "silu", "backbone_config": {
+             **RF_DINOV2, "num_windows": 3, "out_features": ["stem", "stage1", "stage3"],
+             "apply_layernorm": False}},
+        (84, 84),
+    ),
+    "rf-detr on a large map": (
+        "RfDetrForObjectDetection",
+        {**RF_DETR, "backbone_config": {**RF_DINOV2, "patch_size": 2, "image_size": 8}}, (104, 104),
+    ),
+    "rf-detr segmentation": ("RfDetrForInstanceSegmentation", RF_DETR, (56, 56)),
 }  # fmt: skip
 # What their model is called with besides images, and ours loaded with.
 CALLS: dict[str, dict[str, int]] = {"vitpose of experts": {"dataset_index": 2}}
@@ -144,10 +169,35 @@ def make(name: str) -> dict[str, Any]:
         name: chosen_values(found[name].numpy())
         for name in found
         if name not in ("loss", "hidden_states", "attentions", "last_hidden_state")
+        and not name.startswith(("init_", "intermediate_", "enc_outputs", "backbone_features"))
     }
     row = {"config": written, "size": size, "shapes": shapes, "outputs": outputs}
+    if kind.startswith("RfDetr"):
+        row["training"] = all_predictions(model, images)
     extras = {"options": call, "fixed": fixed}
     return row | {key: value for key, value in extras.items() if value}
+
+
+def all_predictions(model: Any, images: torch.Tensor) -> dict[str, Any]:
+    """What RF-DETR's loss takes: of each decoder layer and of the proposals, of all groups."""
+    has_masks = hasattr(model, "segmentation_head")
+    detector = model.model if has_masks else model
+    with torch.no_grad():
+        found = detector.train().model(images)
+        states, starts = found.intermediate_hidden_states, found.intermediate_reference_points
+        sets = [detector.predict_class_and_boxes(state, starts[-1]) for state in states]
+        classes = detector.predict_encoder_class_logits(found.enc_outputs_class)
+        sets.append((classes, found.enc_outputs_coord_logits))
+        names = dict(zip(("logits", "pred_boxes"), zip(*sets, strict=True), strict=True))
+        if has_masks:
+            given = found.backbone_features, images.shape[-2:]
+            masks = model.segmentation_head(given[0], states, given[1])
+            own = model.segmentation_head(given[0], found.enc_outputs_class, given[1], True)
+            names["pred_masks"] = (*masks, own)
+    scores = detector.model.enc_out_class_embed[0](found.enc_outputs_class).amax(-1)
+    best = scores[:, : model.config.num_queries]
+    assert (best[:, :-1] - best[:, 1:]).min() > 1e-4, "rounding can change the order of proposals"
+    return {name: chosen_values(torch.cat(x, 1).numpy()) for name, x in names.items()}
 
 
 def main() -> None:

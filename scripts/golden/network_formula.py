@@ -108,3 +108,15 @@ def mask_logits_of(size: int = 8, queries: int = 6, kinds: int = 5) -> tuple[np.
     i = np.arange(2 * queries * (kinds + 1), dtype="int64")
     classes = (((11 * i**2 + 389 * i) % 997) / 250 - 2).reshape(2, queries, kinds + 1)
     return masks.astype("float32"), classes.astype("float32")
+
+
+def group_masks_of(
+    shape: tuple[int, ...], most: int, size: tuple[int, int] = (6, 8)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of masks of `shape + size`, and `most` masks of each image, four times as large."""
+    i = np.arange(int(np.prod(shape + size)), dtype="int64")
+    logits = ((((7 * i**2 + 439 * i) % 1993) / 250 - 4).astype("float32")).reshape(shape + size)
+    rows, columns = np.mgrid[: 4 * size[0], : 4 * size[1]]
+    each = np.arange(shape[1] * most).reshape(shape[1], most, 1, 1)
+    inside = np.abs(rows - 3 - 2.1 * (each % 9)) + np.abs(columns - 30 + 2.7 * each) < 5 + each % 5
+    return logits, inside.astype("float32")

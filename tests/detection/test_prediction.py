@@ -15,6 +15,7 @@ from keras_vit.detection.evaluation import evaluate_boxes
 from keras_vit.detection.prediction import (
     FoundBoxes,
     _pixels_of,
+    decode_best_boxes,
     decode_boxes,
     draw_boxes,
     predict_boxes,
@@ -41,12 +42,16 @@ def detector(folder):
     return keras_vit.from_pretrained(folder, input_shape=(None, None, 3))
 
 
-def test_boxes_of_outputs_are_theirs():
-    case = CASES["boxes"]
+@pytest.mark.parametrize(
+    ("decode", "file"), [(decode_boxes, "detection"), (decode_best_boxes, "group_loss")]
+)
+def test_boxes_of_outputs_are_theirs(decode, file):
+    content = json.loads((GOLDEN / f"{file}.json").read_text())
+    case = content["boxes" if file == "detection" else "found"]
     rows = zip(case["logits"], case["predicted"], case["sizes"], case["found"], strict=True)
     for logits, predicted, size, theirs in rows:
         arrays = np.array(logits, "float32"), np.array(predicted, "float32")
-        found = decode_boxes(*arrays, size, 0.4)
+        found = decode(*arrays, size, 0.4)
         assert found.labels.tolist() == theirs["labels"] and len(found.labels) > 5
         np.testing.assert_allclose(found.scores, theirs["scores"], rtol=1e-6)
         np.testing.assert_allclose(found.boxes, theirs["boxes"], rtol=1e-5, atol=1e-4)

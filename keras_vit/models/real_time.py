@@ -1,0 +1,384 @@
+"""Detection in real time: a light decoder on a Vision Transformer whose blocks attend in windows.
+
+RF-DETR (https://arxiv.org/abs/2511.09554), after LW-DETR (https://arxiv.org/abs/2406.03459).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.checks import Shape
+from keras_vit.layers.deformable import DeformableSampling, refine_boxes
+from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.group_queries import GroupAttention, ObjectProposals, class_layer
+from keras_vit.layers.layer import Tensor
+from keras_vit.layers.queries import MaskLogits
+from keras_vit.layers.upsampling import ResizeMaps
+from keras_vit.models.attention import geometry_of
+from keras_vit.models.graph import calls_of, single_input
+from keras_vit.models.group_prediction import GROUP_DEFAULTS, sum_of_group_losses
+from keras_vit.models.pyramid import exact_gelu
+from keras_vit.models.set_prediction import DetectionTransformer
+from keras_vit.runtime.model import Model
+
+_LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
+_EPSILON = 1e-6  # of norms of the projector and of masks
+_DECODER_EPSILON = 1e-5  # PyTorch's default
+_ACTIVATIONS: dict[str, Any] = {"relu": "relu", "silu": "silu", "gelu": exact_gelu}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RealTimeDetector(DetectionTransformer):
+    """A `keras_vit.Model` from images to a set of boxes, and masks, whose classes are independent.
+
+    Its outputs are a dict of float32 `"logits"` of shape `(B, N, K)`, `"pred_boxes"` of shape
+    `(B, N, 4)`: centre, width and height as shares of the image, and with masks `"pred_masks"` of
+    shape `(B, N, rows, columns)`, logits.
+
+    `model(images, training=True)` gives the same dict for the loss, of all predictions: those of
+    each decoder layer, the first one first, then those of the proposals, joined along the axis of
+    queries. Of each there are all groups of queries, `groups * N`. `model.all_predictions(images,
+    training=False)` gives them of the first group alone, `(layers + 1) * N`: for a validation loss.
+    """
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.output["logits"].shape[-1])
+
+    num_named = num_classes
+
+    @property
+    def all_predictions(self) -> keras.Model:
+        """The model of all predictions that the loss takes, of the same layers."""
+        if "_all_predictions" not in self.__dict__:  # which Keras does not track, or save
+            self.__dict__["_all_predictions"] = _with_all_predictions(self)
+        found: keras.Model = self.__dict__["_all_predictions"]
+        return found
+
+    def loss_of(self, outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        """The sum of the losses of all predictions: see `sum_of_group_losses`."""
+        proposals = self.get_layer("proposals")
+        queries, groups = proposals.num_queries, proposals.num_groups
+        weights = self.stated(GROUP_DEFAULTS)
+        return sum_of_group_losses(outputs, targets, weights, queries, groups)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        _ = self.all_predictions  # made outside of any graph of TensorFlow
+        super().compile(*args, **kwargs)
+
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
+        if training:
+            self.check_inputs(inputs)
+            return self.all_predictions(self.select_inputs(inputs), training=True)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderOptions:
+    """Sizes of the projector, the decoder and the head of masks.
+
+    Args:
+        width: Channels `D` of the feature map and of queries.
+        num_queries: Queries `N` of a group.
+        num_groups: Groups of queries in training.
+        num_layers: Decoder layers.
+        self_heads: Heads of the attention among queries.
+        cross_heads: Heads of the deformable attention.
+        num_points: Positions of the feature map that a head reads for a query.
+        mlp_dim: Hidden dimension of the decoder's MLPs.
+        expansion: Width of the projector's blocks, as a share of `width`.
+        num_blocks: Blocks of the projector.
+        norm_epsilon: Of the projector's norms, but the last.
+        dropout_rate: Of the decoder, in training.
+        activation: Of the projector: `"relu"`, `"silu"` or `"gelu"`, as the others.
+        decoder_activation: Of the decoder's MLPs.
+        mask_activation: Of the head of masks.
+        mask_dim: Hidden dimension of the queries' MLP for masks.
+        mask_stride: Pixels of the image for one of a mask, along each axis; `None` without masks.
+    """
+
+    width: int
+    num_queries: int
+    num_groups: int
+    num_layers: int
+    self_heads: int
+    cross_heads: int
+    num_points: int
+    mlp_dim: int
+    expansion: float
+    num_blocks: int
+    norm_epsilon: float
+    dropout_rate: float
+    activation: str
+    decoder_activation: str
+    mask_activation: str
+    mask_dim: int
+    mask_stride: int | None
+
+
+def build_real_time_detector(
+    backbone: Model,
+    stages: Sequence[int],
+    global_blocks: Sequence[int],
+    num_windows: int,
+    classes: int,
+    options: DecoderOptions,
+    norm: bool = True,
+) -> RealTimeDetector:
+    """Builds the detector on a Vision Transformer, whose weights it shares.
+
+    Args:
+        backbone: The Vision Transformer, for images of one size.
+        stages: Numbers of blocks, from 1, after which feature maps are read; 0 is before the first.
+        global_blocks: Indices of the blocks whose tokens attend across windows.
+        num_windows: Windows along each axis. Each has a class token of its own.
+        classes: Number of classes `K`.
+        options: Sizes of the rest.
+        norm: Whether the last norm of the backbone is applied to each map.
+
+    Raises:
+        ValueError: If images are not square, or not a whole number of windows.
+    """
+    maps = project(window_maps(backbone, stages, global_blocks, num_windows, norm), options)
+    proposals = ObjectProposals(options.num_queries, options.num_groups, classes, name="proposals")
+    x, positions, boxes, *_ = proposals(maps)
+    for index in range(options.num_layers):
+        x = decoder_layer(x, positions, boxes, maps, options, f"decoder_{index}")
+    layers = {layer.name: layer for layer in _heads(classes, options)}
+    if options.mask_stride:
+        side = backbone.inputs[0].shape[1] // options.mask_stride
+        maps = ResizeMaps(side, dtype=Float32Policy(), name="mask_resize")(maps)
+        for index in range(options.num_layers):
+            maps = _mask_block(maps, options, f"mask_block_{index}")
+    outputs = _predict(layers, x, boxes, maps)
+    model = RealTimeDetector(single_input(backbone), outputs, name=backbone.name)
+    for index in range(options.num_layers):
+        model.get_layer(f"decoder_{index}_offsets").bias.assign(_directions(options))
+    return model
+
+
+def _directions(options: DecoderOptions) -> np.ndarray:
+    """Offsets at the start: each head reads in a direction of its own, as in Deformable DETR."""
+    angles = np.arange(options.cross_heads) * 2 * np.pi / options.cross_heads
+    steps = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    steps /= np.abs(steps).max(axis=-1, keepdims=True)
+    return (steps[:, None] * np.arange(1, options.num_points + 1)[:, None]).reshape(-1)
+
+
+def window_maps(
+    backbone: Model,
+    stages: Sequence[int],
+    global_blocks: Sequence[int],
+    num_windows: int,
+    norm: bool,
+) -> Tensor:
+    """Feature maps `(B, rows, columns, D)` of several blocks, one after the other in channels.
+
+    Windows are images of their own in all blocks but the global ones, where they are one sequence.
+    """
+    geometry, calls = geometry_of(backbone), calls_of(backbone)
+    layers = {layer.name: layer for layer in backbone.layers}
+    side, rest = divmod(geometry.grid[0], num_windows)
+    if rest or geometry.grid[0] != geometry.grid[1]:
+        patch = geometry.image_size[0] // geometry.grid[0]
+        raise ValueError(
+            "RF-DETR takes square images of a whole number of windows. Received: "
+            f"{geometry.image_size[0]} x {geometry.image_size[1]} pixels, patches of {patch}, "
+            f"{num_windows} windows along each axis. Pass input_shape=(side, side, 3) with a "
+            f"multiple of {num_windows * patch}."
+        )
+    x = calls[layers["block_0"]].input_tensors[0]  # (B, 1 + N, D)
+    width, count = x.shape[-1], num_windows**2
+    grid = (-1, num_windows, side, num_windows, side, width)
+    patches = ops.transpose(ops.reshape(x[:, 1:], grid), (0, 1, 3, 2, 4, 5))
+    patches = ops.reshape(patches, (-1, count, side**2, width))
+    token = ops.repeat(x[:, None, :1], count, axis=1)  # (B, windows, 1, D)
+    x = ops.reshape(ops.concatenate([token, patches], axis=2), (-1, 1 + side**2, width))
+    maps = []
+    for index in range(max(stages) + 1):
+        if index in stages:
+            y = layers["encoder_norm"](x) if norm else x
+            y = ops.reshape(y[:, 1:], (-1, num_windows, num_windows, side, side, width))
+            y = ops.transpose(y, (0, 1, 3, 2, 4, 5))
+            maps.append(ops.reshape(y, (-1, *geometry.grid, width)))
+        if index == max(stages):
+            break
+        if index in global_blocks:
+            x = ops.reshape(x, (-1, count * (1 + side**2), width))
+        x = ops.reshape(layers[f"block_{index}"](x), (-1, 1 + side**2, width))
+    return ops.concatenate(maps, axis=-1) if len(maps) > 1 else maps[0]
+
+
+def project(x: Tensor, options: DecoderOptions) -> Tensor:
+    """The projector: convolutions whose outputs are joined, as in C2f of YOLOv8."""
+    hidden = int(options.width * options.expansion)
+
+    def conv(x: Tensor, channels: int, kernel: int, name: str) -> Tensor:
+        x = keras.layers.Conv2D(
+            channels, kernel, padding="same", data_format=_LAST, use_bias=False, name=name
+        )(x)
+        norm = keras.layers.LayerNormalization(epsilon=options.norm_epsilon, name=f"{name}_norm")
+        return keras.layers.Activation(_ACTIVATIONS[options.activation], name=f"{name}_activation")(
+            norm(x)
+        )
+
+    x = conv(x, 2 * hidden, 1, "projector_cv1")
+    parts = [x[..., :hidden], x[..., hidden:]]
+    for index in range(options.num_blocks):
+        x = conv(parts[-1], hidden, 3, f"projector_m_{index}_cv1")
+        parts.append(conv(x, hidden, 3, f"projector_m_{index}_cv2"))
+    x = conv(ops.concatenate(parts, axis=-1), options.width, 1, "projector_cv2")
+    return keras.layers.LayerNormalization(
+        epsilon=_EPSILON, dtype=Float32Policy(), name="projector_norm"
+    )(x)
+
+
+def decoder_layer(
+    x: Tensor, positions: Tensor, boxes: Tensor, maps: Tensor, options: DecoderOptions, name: str
+) -> Tensor:
+    """A layer of the decoder, from queries `(B, M, D)` to the same: norms follow each sum."""
+
+    def dense(units: int, part: str, activation: Any = None, **more: Any) -> keras.layers.Layer:
+        named = {"dtype": Float32Policy(), "name": f"{name}_{part}", **more}
+        return keras.layers.Dense(units, activation, **named)
+
+    def drop(x: Tensor, part: str) -> Tensor:
+        rate = options.dropout_rate
+        return keras.layers.Dropout(rate, name=f"{name}_{part}_dropout")(x) if rate else x
+
+    def add(x: Tensor, y: Tensor, part: str) -> Tensor:
+        norm = keras.layers.LayerNormalization(
+            epsilon=_DECODER_EPSILON, dtype=Float32Policy(), name=f"{name}_{part}"
+        )
+        return norm(x + drop(y, part))
+
+    width, samples = options.width, options.cross_heads * options.num_points
+    attention = GroupAttention(
+        3 * width, options.self_heads, options.num_queries, name=f"{name}_attention"
+    )
+    x = add(x, dense(width, "attention_output")(attention(x, positions)), "norm1")
+    y = DeformableSampling(options.cross_heads, options.num_points, name=f"{name}_sampling")(
+        dense(width, "values")(maps),
+        boxes,
+        dense(2 * samples, "offsets", kernel_initializer="zeros")(x + positions),
+        dense(samples, "weights", kernel_initializer="zeros")(x + positions),
+    )
+    x = add(x, dense(width, "output")(y), "norm2")
+    y = drop(
+        dense(options.mlp_dim, "linear1", _ACTIVATIONS[options.decoder_activation])(x), "linear1"
+    )
+    return add(x, dense(width, "linear2")(y), "norm3")
+
+
+def _heads(classes: int, options: DecoderOptions) -> list[keras.Layer]:
+    """Layers of classes, boxes and masks, which all decoder layers share."""
+    exact = {"dtype": Float32Policy()}
+    dense = keras.layers.Dense
+    layers = [
+        keras.layers.LayerNormalization(epsilon=_DECODER_EPSILON, name="decoder_norm", **exact),
+        class_layer(classes, "class_head"),
+        dense(options.width, "relu", name="box_0", **exact),
+        dense(options.width, "relu", name="box_1", **exact),
+        dense(4, kernel_initializer="zeros", name="box_2", **exact),
+    ]
+    if options.mask_stride:
+        layers += [
+            keras.layers.Conv2D(
+                options.width, 1, data_format=_LAST, name="mask_projection", **exact
+            ),
+            QueryMasks(options.mask_dim, options.mask_activation, name="masks"),
+        ]
+    return layers
+
+
+def _mask_block(maps: Tensor, options: DecoderOptions, name: str) -> Tensor:
+    """Adds what a depthwise convolution and a layer of its norm give."""
+    exact = {"dtype": Float32Policy()}
+    x = keras.layers.DepthwiseConv2D(
+        3, padding="same", data_format=_LAST, name=f"{name}_dwconv", **exact
+    )(maps)
+    x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_norm", **exact)(x)
+    function = _ACTIVATIONS[options.mask_activation]
+    x = keras.layers.Dense(options.width, function, name=f"{name}_pwconv1", **exact)(x)
+    return keras.layers.Add(name=name, **exact)([maps, x])
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class QueryMasks(MaskLogits):
+    """Masks of queries that an MLP changes before: see `MaskLogits`. It computes in float32.
+
+    Args:
+        mask_dim: Hidden dimension of the MLP.
+        activation: Its activation: `"relu"`, `"silu"` or `"gelu"`.
+    """
+
+    def __init__(self, mask_dim: int, activation: str = "gelu", **kwargs: Any):
+        super().__init__(**{"dtype": Float32Policy(), **kwargs})
+        self.mask_dim = mask_dim
+        self.activation = activation
+
+    def build(self, queries_shape: Shape, maps_shape: Shape) -> None:
+        super().build(queries_shape, maps_shape)
+        width, exact = queries_shape[-1], {"dtype": Float32Policy()}
+        dense, function = keras.layers.Dense, _ACTIVATIONS[self.activation]
+        # By their names in files of transformers.
+        self.parts = {
+            ".bias": self.add_weight((1,), "zeros", name="bias"),
+            ".query_features_block.norm_in": keras.layers.LayerNormalization(
+                epsilon=_DECODER_EPSILON, name="norm", **exact
+            ),
+            ".query_features_block.layers.0": dense(self.mask_dim, function, name="mlp_0", **exact),
+            ".query_features_block.layers.2": dense(width, name="mlp_2", **exact),
+            ".query_features_proj": dense(width, name="projection", **exact),
+        }
+        for name, part in self.parts.items():
+            if name != ".bias":
+                part.build((None, self.mask_dim if name.endswith("2") else width))
+
+    def call(self, queries: Tensor, maps: Tensor) -> Tensor:
+        bias, *mlp, projection = self.parts.values()
+        x = queries
+        for layer in mlp:
+            x = layer(x)
+        return super().call(projection(queries + x), maps) + bias
+
+
+def _predict(
+    layers: dict[str, keras.Layer], x: Tensor, boxes: Tensor, maps: Tensor
+) -> dict[str, Tensor]:
+    """Classes, boxes and masks of queries after a decoder layer."""
+    x = changes = layers["decoder_norm"](x)
+    for step in range(3):
+        changes = layers[f"box_{step}"](changes)
+    outputs = {"logits": layers["class_head"](x), "pred_boxes": refine_boxes(boxes, changes)}
+    if "masks" in layers:
+        outputs["pred_masks"] = layers["masks"](x, layers["mask_projection"](maps))
+    return outputs
+
+
+def _with_all_predictions(model: RealTimeDetector) -> keras.Model:
+    """The predictions of all decoder layers and of the proposals, along the axis of queries."""
+    layers, calls = {layer.name: layer for layer in model.layers}, calls_of(model)
+
+    def output(name: str) -> Tensor:
+        return calls[layers[name]].outputs[0] if name in layers else None
+
+    _, _, boxes, features, logits, proposed = calls[layers["proposals"]].outputs
+    found = [
+        _predict(layers, output(f"decoder_{i}_norm3"), boxes, output(f"mask_block_{i}"))
+        for i in range(sum(name.endswith("_norm3") for name in layers))
+    ]
+    found.append({"logits": logits, "pred_boxes": proposed})
+    if "masks" in layers:
+        found[-1]["pred_masks"] = layers["masks"](features, output("mask_resize"))
+    outputs = {name: ops.concatenate([each[name] for each in found], 1) for name in found[0]}
+    return keras.Model(single_input(model), outputs, name=f"{model.name}_all")
