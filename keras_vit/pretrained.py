@@ -36,9 +36,12 @@ NETWORKS = {
     "EomtForUniversalSegmentation": "segmentation.eomt:load_eomt",
     "EomtDinov3ForUniversalSegmentation": "segmentation.eomt:load_eomt",
 }
-# Detectors of what texts name, which `keras_vit.detection.load_open_vocabulary` loads, and what
-# stands before the names of their towers.
-TEXT_DETECTORS = {"OwlViTForObjectDetection": "owlvit.", "Owlv2ForObjectDetection": "owlv2."}
+# Classes whose input is more than images, and what loads them.
+LOADERS = {
+    "OwlViTForObjectDetection": "keras_vit.detection.load_open_vocabulary",
+    "Owlv2ForObjectDetection": "keras_vit.detection.load_open_vocabulary",
+    "SamModel": "keras_vit.segmentation.load_promptable",
+}
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {
     "vit": "vit_b16",
@@ -149,11 +152,11 @@ def pretrained_of_size(
 def _find_file(weights: str | os.PathLike[str], card: Card | None) -> pathlib.Path:
     """The local file of a model that images alone are the input of."""
     path = find_weights(weights, card)
-    if architecture_of(path) in TEXT_DETECTORS:
+    name = architecture_of(path)
+    if name in LOADERS:
         raise ValueError(
-            f"{path} is a {architecture_of(path)}, which finds what texts name. Load it with "
-            "keras_vit.detection.load_open_vocabulary(folder); its `detector(texts)` is a model. "
-            "On the command line: keras-vit detect FOLDER IMAGES --classes names.txt."
+            f"{path} is a {name}, which takes more than images: texts, points or boxes. Call "
+            f"{LOADERS[name]}(folder)."
         )
     return path
 

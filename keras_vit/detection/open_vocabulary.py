@@ -32,7 +32,7 @@ from keras_vit.models.text_detector import (
 )
 from keras_vit.networks.network_file import NetworkFile, load_network
 from keras_vit.networks.saving import save_network
-from keras_vit.pretrained import TEXT_DETECTORS
+from keras_vit.pretrained import LOADERS
 from keras_vit.runtime.model import Model, find_preprocessing
 from keras_vit.texts.text_files import TextFile
 from keras_vit.texts.text_tower import TextConfig, build_text_tower
@@ -41,6 +41,8 @@ from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.save import Sized
 from keras_vit.weights.sidecar import architecture_of
 
+# What stands before the names of both towers.
+_STARTS = {"OwlViTForObjectDetection": "owlvit.", "Owlv2ForObjectDetection": "owlv2."}
 _KEYS = keys.two_towers("text_config_dict vision_config_dict projection_dim logit_scale_init_value")
 _TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"),
@@ -191,7 +193,7 @@ class OpenVocabulary:
             ValueError: If the folder has other files of these names, or the network is for images
                 that are no square.
         """
-        start = _start(self.image.published["config"])
+        start = _STARTS[self.image.published["config"]["architectures"][0]]
         text = self._file.arrays(self.text, self.text_config, 0.0, None)
         more: dict[str, Sized] = {f"{start}{name}": sized for name, sized in text.items()}
         for name, array in self._unused.items():
@@ -302,11 +304,12 @@ def load_open_vocabulary(
         path = fetch(address, beside=_TOKENIZER_FILES)
     else:
         path = find_weights(folder)
-    if architecture_of(path) not in TEXT_DETECTORS:
+    name = architecture_of(path)
+    if name not in _STARTS:
         raise CheckpointError(
-            f"{path} is no {' or '.join(TEXT_DETECTORS)}. Received: a "
-            f"{architecture_of(path) or 'checkpoint without a class in config.json'}. Other "
-            "networks are loaded by keras_vit.from_pretrained."
+            f"{path} is no {' or '.join(_STARTS)}. Received: a "
+            f"{name or 'checkpoint without a class in config.json'}. Call "
+            f"{LOADERS.get(name, 'keras_vit.from_pretrained')}."
         )
     if input_shape is not None and (len(input_shape) != 3 or None in input_shape):
         raise ValueError(
@@ -323,7 +326,7 @@ def load_open_vocabulary(
 
 def load_parts(file: NetworkFile, parts: dict[str, Any], **options: Any) -> Model:
     """Loads the image side, and adds the other arguments of `OpenVocabulary` to `parts`."""
-    start = _start(file.config)
+    start = _STARTS[file.config["architectures"][0]]
     kept = {key: value for key, value in file.config.items() if key not in ("id2label", "label2id")}
     file = dataclasses.replace(file, config=kept, processor={**_PROCESSOR, **file.processor})
     file.check(_KEYS)
@@ -363,11 +366,6 @@ def load_parts(file: NetworkFile, parts: dict[str, Any], **options: Any) -> Mode
     parts |= {"text": text, "text_config": config, "_file": text_file}
     parts["_unused"] = {start + name: array for name, array in unused.items()}
     return file.finish(model, _HEADS, ("box_bias",))
-
-
-def _start(config: dict[str, Any]) -> str:
-    """What stands before the names of both towers."""
-    return TEXT_DETECTORS[config["architectures"][0]]
 
 
 def _unit(features: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from keras_vit.resize import num_biases
 
 
 @dataclasses.dataclass(frozen=True)
-class _Positions:
+class Positions:
     """Objects that Keras saves by their fields."""
 
     def get_config(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class _Positions:
 
 @dataclasses.dataclass(frozen=True)
 @keras.saving.register_keras_serializable("keras_vit")
-class RelativeKeys(_Positions):
+class RelativeKeys(Positions):
     """Learned embeddings of the distance between two tokens, added to the keys.
 
     Appendix D.4 of https://arxiv.org/abs/2010.11929. An object for `positions` of `SelfAttention`,
@@ -59,7 +59,7 @@ class RelativeKeys(_Positions):
 
 @dataclasses.dataclass(frozen=True)
 @keras.saving.register_keras_serializable("keras_vit")
-class RelativeBias(_Positions):
+class RelativeBias(Positions):
     """Learned biases of every head by the rows and columns between two patches, as in BEiT.
 
     https://arxiv.org/abs/2106.08254. An object for `positions` of `SelfAttention`.

@@ -26,7 +26,8 @@ class WindowAttention(SelfAttention):
     Args:
         num_heads: Attention heads, which divide the width.
         grid: Patches along (height, width).
-        window_size: Patches along (height, width) of a window.
+        window_size: Patches along (height, width) of a window. One that is larger than the grid
+            has the size of the grid; beyond the grid nothing is attended to.
         num_prefix_tokens: Tokens before the patches. They attend to everything, and every patch
             attends to them.
         **kwargs: As for `SelfAttention`, without `positions`.
@@ -48,7 +49,8 @@ class WindowAttention(SelfAttention):
         self.grid = pair("grid", grid)
         self.window_size = pair("window_size", window_size)
         self.num_prefix_tokens = num_prefix_tokens
-        self._windows = Windows(self.grid, self.window_size, num_prefix_tokens)
+        rows, columns = map(min, self.window_size, self.grid)
+        self._windows = Windows(self.grid, (rows, columns), num_prefix_tokens)
         if self.positions is not None:
             raise ValueError(
                 "Attention in windows has no relative positions. Received: window_size="
@@ -108,8 +110,7 @@ class WindowAttention(SelfAttention):
 class Windows:
     """Windows on a grid of patches, from its upper left corner on.
 
-    Where windows do not divide the grid, the last ones reach beyond it: what they hold there is not
-    attended to. A window that is larger than the grid has the size of the grid.
+    Where windows do not divide the grid, the last ones reach beyond it: they hold zeros there.
 
     Args:
         grid: Patches along (height, width).
@@ -121,7 +122,7 @@ class Windows:
     def __init__(self, grid: tuple[int, int], window_size: tuple[int, int], num_prefix_tokens: int):
         self.grid = grid
         self.prefix = num_prefix_tokens
-        self.size = (min(window_size[0], grid[0]), min(window_size[1], grid[1]))
+        self.size = window_size
         self.counts = (-(-grid[0] // self.size[0]), -(-grid[1] // self.size[1]))
         self.padding = tuple(
             count * side - patches

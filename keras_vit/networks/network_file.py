@@ -6,12 +6,13 @@ of the Transformer; its head takes names of PyTorch's layers. `from_pretrained` 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import keras
@@ -22,9 +23,11 @@ from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
 from keras_vit.create import state_licence
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families import keys
+from keras_vit.layers.attention import SelfAttention
 from keras_vit.pretrained import build_pretrained
 from keras_vit.reading import parse_json, read_json
 from keras_vit.runtime.model import Model
+from keras_vit.runtime.private_names import flatten_layers
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.formats import open_arrays
@@ -43,6 +46,7 @@ _LICENCES = (
     (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
     (r"google/owlvit-|google/owlv2-|roboflow/rf-detr-", "Apache-2.0"),
     (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
+    (r"facebook/sam-vit-|zigeng/slimsam-", "Apache-2.0"),
 )
 
 # Layers whose outputs are classes, or joints.
@@ -51,6 +55,7 @@ _CLASS_LAYERS = ("segmentation_head", "class_head", "class_2", "pose_conv")
 # A name in the layout of the Transformer, and how it is made: another name in the file, or a shape
 # and a function that gives the array.
 Names = Mapping[str, "str | tuple[tuple[int, ...], Callable[[], np.ndarray]]"]
+Fit = Callable[[str, np.ndarray, tuple[int, ...]], np.ndarray]
 
 # Arrays of a layer of PyTorch: the variable, and the axes of PyTorch's array in its order.
 _LINEAR, _CONV, _DEPTHWISE = (1, 0), (2, 3, 1, 0), (2, 3, 0, 1)
@@ -63,6 +68,9 @@ _ARRAYS: dict[type, dict[str, tuple[str, tuple[int, ...]]]] = {
     keras.layers.BatchNormalization: {
         "weight": ("gamma", (0,)), "bias": ("beta", (0,)),
         "running_mean": ("moving_mean", (0,)), "running_var": ("moving_variance", (0,)),
+    },
+    SelfAttention: {
+        "rel_pos_h": ("row_positions", (0, 1)), "rel_pos_w": ("column_positions", (0, 1)),
     },
 }  # fmt: skip
 
@@ -181,14 +189,24 @@ class NetworkFile:
         ours = IMAGENET_STATISTICS
         return Preprocessing(mean or ours.mean, std or ours.std, how, library="transformers")
 
-    def finish(self, model: Model, heads: Mapping[str, str], unused: tuple[str, ...] = ()) -> Model:
+    def finish(
+        self,
+        model: Model,
+        heads: Mapping[str, str],
+        unused: tuple[str, ...] = (),
+        others: Sequence[Model] = (),
+        fit: Fit = lambda name, array, shape: array,
+    ) -> Model:
         """Loads the head, and checks that nothing of the file is left.
 
         Args:
             model: The whole network.
-            heads: Names of layers, and what stands before their arrays in the file; of layers that
+            heads: Paths of layers, and what stands before their arrays in the file; of layers that
                 the network has not, nothing is read.
             unused: Beginnings of names that are left out: heads for training alone.
+            others: Further models of the same file.
+            fit: Makes an array of the wanted shape, if it depends on the size of images, of a name
+                in the file, its array and that shape.
 
         Returns:
             The model, with a `load_report`, `class_names` where the outputs are classes, and
@@ -197,17 +215,20 @@ class NetworkFile:
         Raises:
             CheckpointMismatchError: If arrays are missing, of another shape, or not used.
         """
+        shapes: dict[str, tuple[int, ...]] = {}
         problems, values, fresh = [], [], []
-        layers = {layer.name: layer for layer in model.layers}
+        layers = layers_by_path(model, *others)
         for name in heads.keys() & layers:
             for key, variable, axes in head_arrays(layers[name], heads[name]):
                 if key not in self.file.entries:
                     problems.append(f"{key} is missing")
                     continue
-                array, shape = self.read(key), tuple(variable.shape)
+                shape = tuple(variable.shape)
+                array = fit(key, self.read(key), shape)
                 array = array.transpose(axes) if axes else array
                 if array.shape == shape or (not axes and array.size == np.prod(shape, dtype=int)):
                     values.append((variable, array.reshape(shape)))
+                    shapes |= {key: array.shape} if array.shape != shape else {}
                 elif self.classes and _is_of_classes(variable) and array.shape[:-1] == shape[:-1]:
                     fresh.append(variable.path)
                 else:
@@ -225,7 +246,7 @@ class NetworkFile:
             variable.assign(array)
             self.loaded.append(variable.path)
         facts = {"config": self.config, "processor": self.processor, "heads": dict(heads)}
-        facts["transformer"] = self.transformer
+        facts |= {"transformer": self.transformer, "shapes": shapes}
         model.published = parse_json(json.dumps(facts))  # as `.keras` files keep it
         if self.config.get("id2label"):
             model.class_names = self.class_names
@@ -264,6 +285,11 @@ def stated_size(processor: Mapping[str, Any]) -> tuple[int, int]:
 
 def _is_of_classes(variable: keras.Variable) -> bool:
     return bool(variable.path.split("/")[-2].endswith(_CLASS_LAYERS))
+
+
+def layers_by_path(*models: keras.Model) -> dict[str, keras.Layer]:
+    """Layers of models, and layers inside of them, by their paths."""
+    return {layer.path: layer for model in models for layer in flatten_layers(model)}
 
 
 def head_arrays(
@@ -307,6 +333,18 @@ def load_network(
     """
     module, _, function = loader.partition(":")
     load = getattr(importlib.import_module(f"keras_vit.{module}"), function)
+    with open_network(path, address, classes) as file:
+        model = load(file, **options)
+    state_licence(model, None)
+    model.name = name or model.name
+    return model
+
+
+@contextlib.contextmanager
+def open_network(
+    path: pathlib.Path, address: str, classes: int | None = None
+) -> Iterator[NetworkFile]:
+    """Opens the file of a network: see `load_network`."""
     contents = (path.with_name(each) for each in (CONFIG, PREPROCESSOR))
     config, processor = (read_json(each) if each.exists() else {} for each in contents)
     if classes is not None:
@@ -320,7 +358,4 @@ def load_network(
     known = (text for names, text in _LICENCES if re.match(f"hf://({names})", address.lower()))
     licence = next(known, config.get("license"))
     with open_arrays(path) as file:
-        model = load(NetworkFile(file, config, processor, classes, licence), **options)
-    state_licence(model, None)
-    model.name = name or model.name
-    return model
+        yield NetworkFile(file, config, processor, classes, licence)

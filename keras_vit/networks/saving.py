@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.config import make_config
 from keras_vit.files import write_atomically
 from keras_vit.models.vit import build_vit
-from keras_vit.networks.network_file import head_arrays
+from keras_vit.networks.network_file import head_arrays, layers_by_path
 from keras_vit.pretrained import NETWORKS
 from keras_vit.runtime.model import Model
 from keras_vit.weights.layout_search import LAYOUTS
@@ -25,7 +25,10 @@ from keras_vit.weights.sidecar import CONFIG, PREPROCESSOR
 
 
 def save_network(
-    model: Model, folder: str | os.PathLike[str], more: Mapping[str, Sized] | None = None
+    model: Model,
+    folder: str | os.PathLike[str],
+    others: Sequence[Model] = (),
+    more: Mapping[str, Sized] | None = None,
 ) -> pathlib.Path:
     """Writes a network that `from_pretrained` loaded, as the class of transformers has it.
 
@@ -34,24 +37,27 @@ def save_network(
     Args:
         model: The network, also after training.
         folder: Where to write `model.safetensors`, `config.json` and `preprocessor_config.json`.
-        more: Arrays of the file that are not of the model.
+        others: Further models of the same file.
+        more: Arrays of the file that are not of a model.
 
     Raises:
         ValueError: If the folder has other files of these names.
     """
     facts, folder = model.published, pathlib.Path(folder)
-    contents = {CONFIG: _with_image_size(facts)}
+    contents = {CONFIG: _with_image_size(facts) if facts["transformer"] else facts["config"]}
     if facts["processor"]:
         contents[PREPROCESSOR] = facts["processor"]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
     check_free(path, contents)
-    arrays = {**_arrays_of_transformer(model), **(more or {})}
+    arrays = {**(_arrays_of_transformer(model) if facts["transformer"] else {}), **(more or {})}
+    layers = layers_by_path(model, *others)
     for name, prefix in facts["heads"].items():
-        layer = next((layer for layer in model.layers if layer.name == name), None)
+        layer = layers.get(name)
         for key, variable, axes in [] if layer is None else head_arrays(layer, prefix):
             value = keras.ops.convert_to_numpy(variable)
-            _add(arrays, key, value.transpose(np.argsort(axes)) if axes else value)
+            value = value.transpose(np.argsort(axes)) if axes else value
+            _add(arrays, key, value.reshape(facts.get("shapes", {}).get(key, value.shape)))
     with write_atomically(path, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:
             write_safetensors(stream, arrays)

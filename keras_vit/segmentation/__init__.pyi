@@ -14,6 +14,9 @@ from .masks import read_mask_arrays as read_mask_arrays
 from .masks import read_masks as read_masks
 from .model import build_segmenter as build_segmenter
 from .networks import as_segmenter as as_segmenter
+from .promptable import EmbeddedImages as EmbeddedImages
+from .promptable import PromptableSegmenter as PromptableSegmenter
+from .promptable import load_promptable as load_promptable
 from .recipes import SegmentationRecipe as SegmentationRecipe
 from .recipes import find_segmentation_recipe as find_segmentation_recipe
 from .segments import predict_segments as predict_segments

@@ -76,6 +76,8 @@ def run(folder: pathlib.Path) -> None:
     for name in TEXT_DETECTORS:
         check_text_detector(name)
     print(f"{backend}: {len(TEXT_DETECTORS)} detectors of texts compute what transformers does")
+    check_promptable()
+    print(f"{backend}: Segment Anything computes what transformers does")
 
 
 def check_network(name: str) -> None:
@@ -104,6 +106,15 @@ def check_text_detector(name: str) -> None:
         path = owl_folder(name, pathlib.Path(folder))
         owl = load_open_vocabulary(path, include_preprocessing=False)
     check_owl(owl.predict(images_of((64, 64)), token_ids=token_ids_of()), name, "texts")
+
+
+def check_promptable() -> None:
+    """Compares embeddings, masks and scores of Segment Anything with the golden ones."""
+    from keras_vit.segmentation.promptable import load_promptable
+    from tests.segmentation.promptable_cases import check_sam, sam_folder
+
+    with tempfile.TemporaryDirectory() as folder:
+        check_sam(load_promptable(sam_folder(pathlib.Path(folder)), include_preprocessing=False))
 
 
 def compare(folder: pathlib.Path) -> int:

@@ -147,9 +147,7 @@ def test_wrong_input_is_named(owl, photographs):
 
 def test_what_is_no_such_checkpoint_is_named(owl, tmp_path):
     for options in ({}, {"classes": 3}):
-        with pytest.raises(
-            ValueError, match=r"which finds what texts name\. Load it with keras_vi"
-        ):
+        with pytest.raises(ValueError, match=r"texts, points or boxes\. Call .*load_open_voc"):
             keras_vit.from_pretrained(owl.folder, **options)
     with pytest.raises(ValueError, match=r"must be \(height, width, 3\): boxes depend"):
         load_open_vocabulary(owl.folder, (None, None, 3))

@@ -1,0 +1,154 @@
+"""Layers of a decoder that is asked by points, boxes and masks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.checks import Shape, check_heads, pair
+from keras_vit.layers.any_size import size_of
+from keras_vit.layers.attention_kernels import attention_scores, merge_heads, split_heads
+from keras_vit.layers.dense import build_dense
+from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.layer import Layer, Tensor
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class FourierPositions(Layer):
+    """Encodes places in an image by sines and cosines of random frequencies.
+
+    https://arxiv.org/abs/2006.10739, as in Segment Anything (https://arxiv.org/abs/2304.02643).
+    The frequencies are fixed.
+
+    Args:
+        image_size: Pixels along (height, width).
+        grid: Patches along (height, width).
+        num_frequencies: Half of the channels `D`.
+
+    Call arguments:
+        points: Float tensor of shape `(B, P, 2)`: x and y in pixels, whose centres are at 0.5.
+        labels: Integer tensor of shape `(B, P)`. A negative one is no point: its encoding is 0.
+
+    Returns:
+        Float tensor of shape `(B, P, D)`, and one of shape `(1, N, D)` of the centres of patches.
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        grid: tuple[int, int],
+        num_frequencies: int,
+        **kwargs: Any,
+    ):
+        super().__init__(**{"dtype": Float32Policy(), **kwargs})
+        self.image_size = pair("image_size", image_size)
+        self.grid = pair("grid", grid)
+        self.num_frequencies = num_frequencies
+
+    def build(self, points_shape: Shape, labels_shape: Shape | None = None) -> None:
+        self.frequencies = self.add_weight(
+            name="frequencies",
+            shape=(2, self.num_frequencies),
+            initializer=keras.initializers.RandomNormal(stddev=1.0),
+            trainable=False,
+        )
+
+    def call(self, points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        x = self._encode((points + 0.5) / np.array(self.image_size[::-1], "float32"))
+        x = ops.where(labels[..., None] < 0, 0.0, x)
+        rows, columns = ((np.arange(side, dtype="float32") + 0.5) / side for side in self.grid)
+        centres = np.stack(np.meshgrid(columns, rows), axis=-1).reshape(1, -1, 2)
+        return x, self._encode(ops.convert_to_tensor(centres))
+
+    def _encode(self, places: Tensor) -> Tensor:
+        """Encodings `(..., D)` of x and y in [0, 1]."""
+        x = 2 * math.pi * ops.matmul(2 * places - 1, self.frequencies)
+        return ops.concatenate([ops.sin(x), ops.cos(x)], axis=-1)
+
+    def compute_output_spec(self, points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        width = 2 * self.num_frequencies
+        points = keras.KerasTensor((*points.shape[:2], width), dtype=self.compute_dtype)
+        return points, keras.KerasTensor((1, math.prod(self.grid), width), dtype=points.dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LabelEmbedding(Layer):
+    """Adds a learned vector where labels have a value.
+
+    Args:
+        label: The value.
+
+    Call arguments:
+        x: Float tensor of shape `(..., D)`.
+        labels: Tensor of shape `(...)`, or one that fits it.
+
+    Returns:
+        Float tensor of the shape of `x`.
+    """
+
+    def __init__(self, label: int, **kwargs: Any):
+        super().__init__(**{"dtype": Float32Policy(), **kwargs})
+        self.label = label
+
+    def build(self, x_shape: Shape, labels_shape: Shape | None = None) -> None:
+        self.vector = self.add_weight(
+            name="vector",
+            shape=(x_shape[-1],),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+
+    def call(self, x: Tensor, labels: Tensor) -> Tensor:
+        is_it = ops.equal(labels, self.label)[..., None]
+        return x + ops.where(is_it, ops.cast(self.vector, x.dtype), 0.0)
+
+    def compute_output_spec(self, x: Tensor, labels: Tensor) -> Tensor:
+        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class CrossAttention(Layer):
+    """Multi-head attention of some tokens to others, in fewer channels.
+
+    Args:
+        num_heads: Attention heads.
+        inner: Channels of all heads, which they divide.
+
+    Call arguments:
+        queries: Float tensor of shape `(B, Q, D)`.
+        keys: Float tensor of shape `(B, T, D)`.
+        values: Float tensor of shape `(B, T, D)`.
+
+    Returns:
+        Float tensor of shape `(B, Q, D)`.
+
+    Raises:
+        ValueError: If the heads do not divide the channels.
+    """
+
+    def __init__(self, num_heads: int, inner: int, **kwargs: Any):
+        super().__init__(**{"dtype": Float32Policy(), **kwargs})
+        check_heads(inner, num_heads)
+        self.num_heads = num_heads
+        self.inner = inner
+
+    def build(self, queries_shape: Shape, keys_shape: Shape, values_shape: Shape) -> None:
+        shapes = {"query": queries_shape, "key": keys_shape, "value": values_shape}
+        self.projections = [
+            build_dense(self, name, shape[-1], self.inner) for name, shape in shapes.items()
+        ]
+        self.output_projection = build_dense(self, "output", self.inner, queries_shape[-1])
+
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        heads = []
+        for x, project in zip((queries, keys, values), self.projections, strict=True):
+            flat = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
+            heads.append(split_heads(project(flat), size_of(x, 1), self.num_heads))
+        x = merge_heads(ops.matmul(attention_scores(*heads[:2]), heads[2]))  # (B * Q, inner)
+        return ops.reshape(self.output_projection(x), (-1, size_of(queries, 1), queries.shape[-1]))
+
+    def compute_output_spec(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return keras.KerasTensor(queries.shape, dtype=self.compute_dtype)
