@@ -87,14 +87,15 @@ def main(arguments: list[str] | None = None) -> None:
     exporters = {"onnx": keras_vit.export_onnx, "litert": keras_vit.export_litert}
     for format in options.formats:
         file = folder / FILES[format]
-        print(exporters[format](model, file, options.precision, labels=labels))
+        given = {"batch_size": 1} if format == "litert" else {}  # LiteRT.js refuses open sizes
+        print(exporters[format](model, file, options.precision, labels=labels, **given))
     card = read_card(file)
     if not card["labels"]:
         raise SystemExit(f"{options.model} gives {card.get('output', 'outputs')}, and no classes.")
     del card["golden"]
     page = {"card": card, "models": {format: FILES[format] for format in options.formats}}
     (folder / "page.json").write_text(json.dumps(page), encoding="utf-8")
-    for name in ("index.html", "page.mjs", "preprocess.mjs"):
+    for name in ("files.mjs", "index.html", "page.mjs", "preprocess.mjs"):
         shutil.copyfile(HERE / name, folder / name)
 
 

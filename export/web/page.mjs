@@ -1,37 +1,18 @@
 // Classifies an image with an exported model, in the browser: page.json names its files.
+import { decode, load, openOnnx } from './files.mjs';
 import { preprocess } from './preprocess.mjs';
 
-const MAX_PIXELS = 2 ** 25; // as in keras_vit.data
-const element = (id) => document.getElementById(id);
+export { decode };
 
-async function load(name, report = () => {}) {
-  const response = await fetch(name).catch(() => ({ status: 'no answer of the server' }));
-  if (!response.ok) {
-    throw new Error(`${name} is missing from the folder of this page (${response.status}). Write the folder again.`);
-  }
-  const parts = [];
-  const total = Number(response.headers.get('Content-Length'));
-  let size = 0;
-  for (const reader = response.body.getReader(); ;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    parts.push(value);
-    size += value.length;
-    report(`Loading ${name}: ${(size / 1e6).toFixed(0)} of ${(Math.max(size, total) / 1e6).toFixed(0)} MB`);
-  }
-  return new Blob(parts).arrayBuffer();
-}
+const element = (id) => document.getElementById(id);
 
 let liteRt; // starts once
 
 // Each runtime makes, of the bytes of a file, a function from pixels and their shape to outputs by name.
 const RUNTIMES = {
   onnx: ['ONNX Runtime Web', async (bytes) => {
-    const ort = await import('./onnx/ort.wasm.bundle.min.mjs');
-    ort.env.wasm.wasmPaths = new URL('onnx/', location.href).href;
-    const session = await ort.InferenceSession.create(bytes, { executionProviders: ['wasm'] });
-    return async (pixels, shape, name) =>
-      (await session.run({ pixels: new ort.Tensor('float32', pixels, shape) }, [name]))[name].data;
+    const run = await openOnnx(bytes);
+    return async (pixels, shape, name) => (await run({ pixels: ['float32', pixels, shape] }, [name]))[name].data;
   }],
   litert: ['LiteRT.js', async (bytes) => {
     const { Tensor, loadAndCompile, loadLiteRt } = await import('./litert/index.js');
@@ -53,22 +34,6 @@ export async function runner(runtime, report) {
     if (error.message.includes('is missing')) throw error;
     throw new Error(`${settings.models[runtime]} does not run in ${RUNTIMES[runtime][0]}: ${error.message ?? error}`);
   }
-}
-
-/** Reads an image as RGBA bytes, turned as its EXIF block says. */
-export async function decode(file, { exif_orientation: turn = true }) {
-  const options = { imageOrientation: turn ? 'from-image' : 'none', colorSpaceConversion: 'none' };
-  const bitmap = await createImageBitmap(file, { ...options, premultiplyAlpha: 'none' }).catch(() => {
-    throw new Error(`${file.name} is no image that this browser can read. Choose a JPEG, PNG or WebP file.`);
-  });
-  const { width, height } = bitmap;
-  if (width * height > MAX_PIXELS) {
-    throw new Error(`${file.name} has ${height} x ${width} pixels, more than ${MAX_PIXELS}. Make it smaller.`);
-  }
-  const context = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true });
-  context.drawImage(bitmap, 0, 0);
-  bitmap.close();
-  return context.getImageData(0, 0, width, height);
 }
 
 function probabilities(logits, activation) {

@@ -65,24 +65,32 @@ export function resizedSize(own, size, library, settings) {
 const roundEven = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
 const clip = (x) => Math.min(Math.max(x, 0), 255);
 
-/** Pixels of the model, float32 in [0, 255], of an image `{ data, width, height }` in RGBA. */
-export function preprocess({ data, width, height }, card) {
-  const [rows, columns] = card.input_shape;
-  const { library = 'tensorflow', interpolation, mean } = card.preprocessing;
-  const larger = resizedSize([height, width], [rows, columns], library, card.preprocessing);
-  const pillow = library !== 'tensorflow'; // which rounds after each axis
+/**
+ * Resizes an image `{ data, width, height }` in RGBA to [rows, columns]; `pillow` rounds after each axis.
+ * Returns float32 values, and a function from row and column to the first of the three of a pixel.
+ */
+export function resize({ data, width, height }, [rows, columns], interpolation, pillow) {
   const antialias = pillow || interpolation === 'bicubic';
   const whole = (x) => clip(Math.floor(x + 0.5));
   const last = { bicubic: (x) => clip(roundEven(x)), area: Math.floor }[interpolation] ?? ((x) => x);
-  const [down, across] = [[height, larger[0]], [width, larger[1]]].map(
+  const [down, across] = [[height, rows], [width, columns]].map(
     ([own, side]) => weights(own, side, interpolation, antialias, pillow));
   // Each pass makes lines of the axis that it resizes, one for each pixel of the other axis.
   const [between, end] = pillow ? [whole, whole] : [(x) => x, last];
-  const downFirst = pillow && height > larger[0] && height - larger[0] > 2 * (width - larger[1]); // as Pillow 13
+  const downFirst = pillow && height > rows && height - rows > 2 * (width - columns); // as Pillow 13
   const half = downFirst ? resizeAxis(data, width, 4, width * 4, down, between)
     : resizeAxis(data, height, width * 4, 4, across, between);
-  const done = downFirst ? resizeAxis(half, larger[0], 3, larger[0] * 3, across, end)
-    : resizeAxis(half, larger[1], 3, larger[1] * 3, down, end);
+  const values = downFirst ? resizeAxis(half, rows, 3, rows * 3, across, end)
+    : resizeAxis(half, columns, 3, columns * 3, down, end);
+  return { values, at: (y, x) => (downFirst ? y * columns + x : x * rows + y) * 3 };
+}
+
+/** Pixels of the model, float32 in [0, 255], of an image `{ data, width, height }` in RGBA. */
+export function preprocess(image, card) {
+  const [rows, columns] = card.input_shape;
+  const { library = 'tensorflow', interpolation, mean } = card.preprocessing;
+  const larger = resizedSize([image.height, image.width], [rows, columns], library, card.preprocessing);
+  const { values, at } = resize(image, larger, interpolation, library !== 'tensorflow');
   // Cuts out the centre, or adds a border of the mean colour.
   const excess = [larger[0] - rows, larger[1] - columns];
   const [top, left] = excess.map((e) => (e < 0 ? Math.ceil(e / 2)
@@ -94,7 +102,7 @@ export function preprocess({ data, width, height }, card) {
       const inside = from >= 0 && from < larger[0] && to >= 0 && to < larger[1];
       for (let channel = 0; channel < 3; channel++) {
         pixels[(y * columns + x) * 3 + channel] = inside
-          ? done[(downFirst ? from * larger[1] + to : to * larger[0] + from) * 3 + channel]
+          ? values[at(from, to) + channel]
           : Math.round(mean[channel] ?? mean[0]);
       }
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from keras_vit.export.inference import Inference
+from keras_vit.export.inference import Inference, NamedInputs
 
 if TYPE_CHECKING:
     from tensorflow.types.experimental import ConcreteFunction
@@ -78,7 +78,9 @@ def stack_equal(
     return saved, read
 
 
-def with_weights(inference: Inference, weights: Sequence[Any]) -> Callable[[Any], dict[str, Any]]:
+def with_weights(
+    inference: Inference | NamedInputs, weights: Sequence[Any]
+) -> Callable[[Any], dict[str, Any]]:
     """Makes the function of a model's inputs with other weights: tensors or variables."""
 
     def run(pixels: Any) -> dict[str, Any]:

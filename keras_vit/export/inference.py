@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -228,7 +228,42 @@ class Inference:
         return tf.TensorSpec(shape, tf.float32, "pixels")
 
 
-def check_address_space(inference: Inference) -> None:
+@dataclasses.dataclass(frozen=True)
+class NamedInputs:
+    """A model of several inputs, with what the converters read of an `Inference`.
+
+    Args:
+        model: A functional model from a dict of inputs to a dict of outputs.
+        shapes: Shapes of some inputs, after the batch; others are those of the model.
+    """
+
+    model: keras.Model
+    shapes: Mapping[str, Sequence[int | None]]
+
+    @property
+    def source(self) -> keras.Model:
+        """The model."""
+        return self.model
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All variables of the model."""
+        return [variable.value for variable in self.model.variables]
+
+    def inputs(self, batch_size: int | None = None) -> dict[str, tf.TensorSpec]:
+        """Specification of the inputs by name."""
+        return {
+            name: tf.TensorSpec((batch_size, *self.shapes.get(name, x.shape[1:])), x.dtype, name)
+            for name, x in self.model.input.items()
+        }
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """Named float32 outputs."""
+        outputs = self.model(inputs, training=False)
+        return {name: tf.cast(value, tf.float32) for name, value in outputs.items()}
+
+
+def check_address_space(inference: Inference | NamedInputs) -> None:
     """Refuses a conversion that would end the process: C++ libraries abort without memory.
 
     Raises:

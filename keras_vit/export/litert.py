@@ -24,6 +24,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import (
     Inference,
+    NamedInputs,
     check_address_space,
     check_labels,
     check_outputs,
@@ -131,13 +132,13 @@ def export_litert(
     progress = Progress("export to LiteRT", 2, "steps", verbose)
     with write_atomically(path) as unfinished, progress:
         progress.step(f"converting to {precision}")
-        data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
+        data, _ = convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
             classes = [name for name in outputs if inference.has_classes(name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
-        _pack(unfinished, model_card(inference, "litert", precision, labels, batch_size), labels)
-        _check_operators(unfinished)
+        pack(unfinished, model_card(inference, "litert", precision, labels, batch_size), labels)
+        check_operators(unfinished)
         progress.step("checking against the model")
         kind = unfinished, "litert", precision, inference
         limits = pixels, of_task, tolerance, batch_size or 4
@@ -170,11 +171,11 @@ def litert_errors(
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     samples = calibration_pixels(inference, "int8", calibration, float_layers)
     outputs = check_outputs(inference, None)
-    return _convert(inference, outputs, "int8", 1, samples, float_layers)[1]
+    return convert(inference, outputs, "int8", 1, samples, float_layers)[1]
 
 
-def _convert(
-    inference: Inference,
+def convert(
+    inference: Inference | NamedInputs,
     outputs: Sequence[str],
     precision: str,
     batch_size: int | None,
@@ -190,7 +191,7 @@ def _convert(
 
     def function(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         inputs = {name: _fix_shape(x) for name, x in inputs.items()}
-        results = inference(inputs if inference.takes_patches else inputs["pixels"])
+        results = inference(inputs if isinstance(spec, dict) else inputs["pixels"])
         return {name: results[name] for name in outputs}
 
     with tempfile.TemporaryDirectory() as directory:
@@ -268,7 +269,7 @@ def _check_int4(model: keras.Model) -> None:
         )
 
 
-def _check_operators(path: pathlib.Path) -> None:
+def check_operators(path: pathlib.Path) -> None:
     """Raises a `ValueError` if a file needs more than LiteRT's built-in operators."""
     foreign = [name for name in count_litert_operators(path) if name.startswith(("Flex", "CUSTOM"))]
     if foreign:
@@ -278,7 +279,7 @@ def _check_operators(path: pathlib.Path) -> None:
         )
 
 
-def _pack(path: pathlib.Path, card: dict[str, Any], labels: list[str]) -> None:
+def pack(path: pathlib.Path, card: dict[str, Any], labels: list[str]) -> None:
     """Appends labels and model card as a zip archive, where LiteRT's tools expect them."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(LABELS, "".join(f"{label}\n" for label in labels))

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.inference import Inference, check_address_space
+from keras_vit.export.inference import Inference, NamedInputs, check_address_space
 from keras_vit.export.onnx_graph import Graph, fold_constants, rewrite
 from keras_vit.runtime.private_names import tf2onnx_optimizers
 
@@ -33,7 +33,7 @@ _TANH_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Tanh", ("Mul", 0.79788456
 _EXACT_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Erf", ("Mul", "x", 0.7071067812))))
 
 
-def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph:
+def convert(inference: Inference | NamedInputs, outputs: tuple[str, ...], opset: int) -> Graph:
     """Converts a model to ONNX, with fused layer norms and, from opset 20 on, GELUs.
 
     tf2onnx sees the weights as inputs of the graph and never holds them. Models above the 2 GB
@@ -45,14 +45,15 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
         opset: Version of the ONNX operator set, 17 or more.
 
     Returns:
-        A `Graph` with the input `pixels` of shape `(batch, H, W, C)`, or with `patches` and `grid`.
+        A `Graph` with the input `pixels` of shape `(batch, H, W, C)`, or with those of the model.
     """
     check_address_space(inference)
     function, arrays = _trace(inference, outputs)
     model = _run_tf2onnx(function, opset)
     graph = _read(model, arrays, opset)
     results = {x.name: name for x, name in zip(function.outputs, outputs, strict=True)}
-    graph.rename(results | {f"{name}:0": name for name in ("pixels", "patches", "grid")})
+    inputs = {f"{name}:0": name for name in ("pixels", *(x.name for x in inference.model.inputs))}
+    graph.rename(results | inputs)
     fold_constants(graph)
     rewrite(graph, _LAYER_NORM, _layer_norm)
     rewrite(graph, _LAYER_NORM_WITHOUT_CENTER, _layer_norm)
@@ -66,7 +67,7 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
 
 
 def _trace(
-    inference: Inference, outputs: tuple[str, ...]
+    inference: Inference | NamedInputs, outputs: tuple[str, ...]
 ) -> tuple[ConcreteFunction, dict[str, np.ndarray]]:
     """Traces a function of pixels and weights; returns it, and all inputs but the pixels by name.
 

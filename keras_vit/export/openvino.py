@@ -128,7 +128,7 @@ def export_openvino(
             graph = _quantize(graph, samples, float_layers)
         progress.step("writing")
         graph.set_rt_info(json.dumps(model_card(inference, _NAME, precision, labels)), "model_card")
-        _save(graph, unfinished, precision)
+        save_graph(graph, unfinished, precision)
         progress.step("checking against the model")
         kind = unfinished, _NAME, precision
         report = check_file(*kind, inference, pixels, of_task, tolerance, float_layers=float_layers)
@@ -226,7 +226,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _save(graph: openvino.Model, path: pathlib.Path, precision: str) -> None:
+def save_graph(graph: openvino.Model, path: pathlib.Path, precision: str) -> None:
     """Writes graph and weights; only `"float16"` compresses the weights here."""
     import openvino
 

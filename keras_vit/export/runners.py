@@ -29,7 +29,7 @@ Runner = Callable[[Any], dict[str, np.ndarray]]
 
 
 def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runner:
-    """Loads a signature of a SavedModel with one input, such as pixels of the model's size.
+    """Loads a signature of a SavedModel, such as that of pixels of the model's size.
 
     Args:
         path: The version.
@@ -39,8 +39,11 @@ def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runn
     # A model of images of any aspect ratio takes no pixels of one size.
     signature = loaded.signatures[name if name in loaded.signatures else "float_images"]
 
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = signature(tf.constant(pixels, signature.inputs[0].dtype))
+    def run(inputs: Any) -> dict[str, np.ndarray]:
+        if isinstance(inputs, dict):
+            outputs = signature(**{key: tf.constant(x) for key, x in inputs.items()})
+        else:
+            outputs = signature(tf.constant(inputs, signature.inputs[0].dtype))
         return {name: value.numpy() for name, value in outputs.items()}
 
     run.loaded = loaded  # type: ignore[attr-defined]  # keeps the variables alive

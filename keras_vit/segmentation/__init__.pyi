@@ -3,6 +3,10 @@ from .evaluation import SegmentationResult as SegmentationResult
 from .evaluation import draw_classes as draw_classes
 from .evaluation import evaluate_masks as evaluate_masks
 from .evaluation import predict_masks as predict_masks
+from .everything import FoundMasks as FoundMasks
+from .everything import draw_masks as draw_masks
+from .everything import find_all_masks as find_all_masks
+from .everything import to_coco as to_coco
 from .export import export_segmenter as export_segmenter
 from .mask_pipeline import MaskAugmentation as MaskAugmentation
 from .mask_pipeline import mask_batches as mask_batches
@@ -14,6 +18,11 @@ from .masks import read_mask_arrays as read_mask_arrays
 from .masks import read_masks as read_masks
 from .model import build_segmenter as build_segmenter
 from .networks import as_segmenter as as_segmenter
+from .prompt_export import export_promptable as export_promptable
+from .prompt_training import PromptTrainer as PromptTrainer
+from .prompt_training import build_prompt_trainer as build_prompt_trainer
+from .prompt_training import prompt_batches as prompt_batches
+from .prompt_training import prompt_loss as prompt_loss
 from .promptable import EmbeddedImages as EmbeddedImages
 from .promptable import PromptableSegmenter as PromptableSegmenter
 from .promptable import load_promptable as load_promptable

@@ -120,3 +120,48 @@ def group_masks_of(
     each = np.arange(shape[1] * most).reshape(shape[1], most, 1, 1)
     inside = np.abs(rows - 3 - 2.1 * (each % 9)) + np.abs(columns - 30 + 2.7 * each) < 5 + each % 5
     return logits, inside.astype("float32")
+
+
+# A small Segment Anything: its configuration, processor, and a bias of scores around 0.8.
+SAM: dict[str, Any] = {
+    "vision_config": {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 128,
+        "patch_size": 16, "window_size": 3, "global_attn_indexes": [1], "output_channels": 32,
+        "mlp_dim": 64, "num_pos_feats": 16,
+    },
+    "prompt_encoder_config": {
+        "hidden_size": 32, "image_size": 128, "patch_size": 16, "mask_input_channels": 16
+    },
+    "mask_decoder_config": {
+        "hidden_size": 32, "mlp_dim": 64, "num_attention_heads": 4, "iou_head_hidden_dim": 32
+    },
+}  # fmt: skip
+SAM_FIXED = {"mask_decoder.iou_prediction_head.proj_out.bias": 1.2}
+SAM_PROCESSOR: dict[str, Any] = {
+    "size": {"longest_edge": 128}, "pad_size": {"height": 128, "width": 128},
+    "mask_size": {"longest_edge": 32}, "mask_pad_size": {"height": 32, "width": 32},
+}  # fmt: skip
+# Calls of `find_all_masks`, and the arguments in transformers.
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "grid": {
+        "ours": {
+            "points_per_side": 6, "points_per_batch": 10, "threshold": 0.75, "mask_threshold": 0.4,
+            "stability_threshold": 0.3, "stability_offset": 0.03, "overlap_threshold": 0.95,
+        },
+        "theirs": {
+            "points_per_crop": 6, "points_per_batch": 10, "pred_iou_thresh": 0.75,
+            "mask_threshold": 0.4, "stability_score_thresh": 0.3, "stability_score_offset": 0.03,
+            "crops_nms_thresh": 0.95,
+        },
+    },
+    "crops": {
+        "ours": {
+            "points_per_side": 3, "threshold": 0.0, "stability_threshold": 0.5,
+            "stability_offset": 0.02, "mask_threshold": 0.32, "crop_layers": 1,
+        },
+        "theirs": {
+            "points_per_crop": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.5,
+            "stability_score_offset": 0.02, "mask_threshold": 0.32, "crops_n_layers": 1,
+        },
+    },
+}  # fmt: skip
