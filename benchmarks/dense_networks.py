@@ -24,15 +24,17 @@ import sys
 import tempfile
 
 import numpy as np
+from contestants import prompted_models as prompted
 from contestants.dense_models import ZEROMODELS
 from contestants.table import Contestant
 from machine import print_machine, write_row
 from suite import Suite
 
 MODULE = "contestants.dense_models"
+FILES = {f"keras_vit {name}": Contestant("ours", MODULE, name) for name in prompted.FILES}
 CONTESTANTS = {
     "keras_vit": Contestant("ours", MODULE, "predict"),
-    "keras_vit openvino": Contestant("ours", MODULE, "openvino"),
+    **FILES,
     "transformers": Contestant("theirs", MODULE, "eager"),
     "transformers compiled": Contestant("theirs", MODULE, "compiled"),
     "zeromodels": Contestant("zeromodels", MODULE),
@@ -46,6 +48,16 @@ def backbone(width: int, heads: int) -> dict:
     stages = [f"stage{block}" for block in (3, 6, 9, 12)]
     fixed = {"model_type": "dinov2", "image_size": 518, "patch_size": 14}
     return {**fixed, **sizes, "out_features": stages, "reshape_hidden_states": False}
+
+
+def rf_detr(patch: int, windows: int, side: int, layers: int) -> dict:
+    part = {
+        "model_type": "rf_detr_dinov2", "hidden_size": 384, "num_attention_heads": 6,
+        "patch_size": patch, "num_windows": windows, "image_size": side,
+        "out_features": ["stage3", "stage6", "stage9", "stage12"],
+    }  # fmt: skip
+    decoder = {"decoder_n_points": 2, "decoder_layers": layers, "id2label": labels(91)}
+    return {"backbone_config": part, **decoder}
 
 
 def labels(count: int) -> dict[str, str]:
@@ -65,6 +77,8 @@ DPT = {**LARGE, **WIDTHS, "intermediate_size": 4096}
 DEPTH, DPT_DEPTH = "DepthAnythingForDepthEstimation", "DPTForDepthEstimation"
 YOLOS, POSE = "YolosForObjectDetection", "VitPoseForPoseEstimation"
 EOMT, EOMT_DINOV3 = "EomtForUniversalSegmentation", "EomtDinov3ForUniversalSegmentation"
+SAM, OWL, OWL2 = "SAM ViT-B", "OWL-ViT base, patch 32", "OWLv2 base, patch 16"
+OWL2_CONFIG = {"vision_config": {"image_size": 960, "patch_size": 16}}
 PANOPTIC = {"image_size": 640, "id2label": labels(133)}
 ON_SMALL = {"num_blocks": 3, **SMALL, **PANOPTIC}
 # Class, image size, and what differs from the defaults of its configuration: as published.
@@ -101,19 +115,35 @@ NETWORKS: dict[str, tuple[str, tuple[int, int], dict]] = {
     "EoMT large": (EOMT, (640, 640), {**LARGE, **PANOPTIC}),
     "EoMT small on DINOv3": (EOMT_DINOV3, (640, 640), {**ON_SMALL, "intermediate_size": 1536}),
     "EoMT large on DINOv3": (EOMT_DINOV3, (640, 640), {**LARGE, **PANOPTIC}),
+    **{f"{SAM}, {part}": ("SamModel", (1024, 1024), {}) for part in ("encoder", "a click", "both")},
+    OWL: ("OwlViTForObjectDetection", (768, 768), {}),
+    f"{OWL}, texts": ("OwlViTForObjectDetection", (768, 768), {}),
+    OWL2: ("Owlv2ForObjectDetection", (960, 960), OWL2_CONFIG),
+    f"{OWL2}, texts": ("Owlv2ForObjectDetection", (960, 960), OWL2_CONFIG),
+    "RF-DETR base": ("RfDetrForObjectDetection", (560, 560), rf_detr(14, 4, 518, 3)),
+    "RF-DETR medium": ("RfDetrForObjectDetection", (576, 576), rf_detr(16, 2, 576, 4)),
+    "RF-DETR small, masks": (
+        "RfDetrForInstanceSegmentation", (384, 384), rf_detr(12, 2, 384, 4),
+    ),
 }  # fmt: skip
 DEFAULT = [
     *("Depth Anything V2 small", "DPT large", "BEiT base", "YOLOS small", "ViTPose base"),
     *("EoMT small", "EoMT large"),
 ]
 CALLS: dict[str, dict[str, int]] = {"ViTPose+ base": {"dataset_index": 0}}
+# Networks with prompts: what of them is computed.
+PARTS = {
+    f"{SAM}, encoder": "encoder", f"{SAM}, a click": "decoder", f"{SAM}, both": "both",
+    **{f"{name}, texts": "texts" for name in (OWL, OWL2)},
+}  # fmt: skip
 
 
 def measure(name: str, suite: Suite, output: pathlib.Path | None) -> None:
     """Writes a row for each contestant of one network."""
     kind, size, config = NETWORKS[name]
     cell = {"class": kind, "config": config, "size": size, "threads": suite.options.threads}
-    cell |= {"call": CALLS.get(name, {}), "folder": str(suite.folder / "network")}
+    cell |= {"call": CALLS.get(name, {}), "part": PARTS.get(name, "whole")}
+    cell |= {"folder": str(suite.folder / "network")}
     names = [who for who in suite.contestants if who != "zeromodels" or kind in ZEROMODELS]
     made = suite.worker(REFERENCE, "theirs", MODULE).ask(do="export", cell=cell)
     try:
@@ -175,7 +205,7 @@ def parse(arguments: list[str] | None = None):
     parser.add_argument("--theirs", required=True, metavar="PYTHON", help="with transformers")
     parser.add_argument("--zeromodels", metavar="PYTHON", help="with zeromodels")
     parser.add_argument("--networks", nargs="+", default=DEFAULT, choices=[*NETWORKS, "all"])
-    usual = [name for name in CONTESTANTS if "openvino" not in name]  # whose export takes long
+    usual = [name for name in CONTESTANTS if name not in FILES]  # whose export takes long
     parser.add_argument("--contestants", nargs="+", default=usual, choices=CONTESTANTS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,25 +1,33 @@
-"""Dense networks in one folder of transformers: by this package, transformers and ZeroModels."""
+"""Networks in one folder of transformers: by this package, transformers and ZeroModels."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
 import time
 from typing import Any
 
+from contestants import prompted_models as prompted
 from contestants.worker import Run, repeat, serve
 
 OUTPUTS = (
-    *("predicted_depth", "logits", "pred_boxes", "heatmaps"),
+    *("predicted_depth", "logits", "pred_boxes", "pred_masks", "heatmaps"),
     *("masks_queries_logits", "class_queries_logits"),
 )
 ZEROMODELS = {
-    "DepthAnythingForDepthEstimation": "DepthAnythingV2DepthEstimation",
-    "EomtForUniversalSegmentation": "EoMTUniversalSegment",
+    "DepthAnythingForDepthEstimation": "depth_anything_v2.DepthAnythingV2DepthEstimation",
+    "EomtForUniversalSegmentation": "eomt.EoMTUniversalSegment",
+    "RfDetrForObjectDetection": "rf_detr.RFDETRDetect",
+    "RfDetrForInstanceSegmentation": "rf_detr.RFDETRInstanceSegment",
+    "SamModel": "sam.SAMPromptableSegment",
+    "OwlViTForObjectDetection": "owlvit.OwlViTDetect",
+    "Owlv2ForObjectDetection": "owlv2.Owlv2Detect",
 }
 
 EOMT_OUTPUTS = {"masks_queries_logits": "mask_logits", "class_queries_logits": "class_logits"}
+PROMPTED = (prompted.SAM, *prompted.OWL)
 
 
 def load(cell: dict) -> Run:
@@ -46,23 +54,11 @@ def load_ours(cell: dict, images) -> Any:
     import keras_vit
 
     keras_vit.runtime.keep_buffers()
+    if cell["class"] in PROMPTED:
+        return prompted.ours(cell, images)
     shape = {"input_shape": images.shape[1:], "include_preprocessing": False}
     model = keras_vit.from_pretrained(cell["folder"], **shape, **cell["call"])
-    if cell["interface"] == "predict":
-        return lambda: model.predict_on_batch(images)
-    import openvino
-
-    path = pathlib.Path(cell["folder"], "ours.xml")
-    if not path.exists():
-        as_given = keras_vit.Preprocessing(mean=(0.0,), std=(1.0,))
-        keras_vit.export.export_openvino(model, path, preprocessing=as_given, verbose=False)
-    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": cell["threads"]}
-    options["INFERENCE_PRECISION_HINT"] = "f32"
-    file = openvino.Core().read_model(path)
-    file.reshape(images.shape)
-    request = openvino.compile_model(file, "CPU", options).create_infer_request()
-    names = [output.get_any_name() for output in file.outputs]
-    return lambda: dict(zip(names, request.infer([images]).values(), strict=True))
+    return prompted.of_model(cell, model, images)
 
 
 def load_theirs(cell: dict, images) -> Any:
@@ -75,8 +71,10 @@ def load_theirs(cell: dict, images) -> Any:
 
     torch.set_num_threads(cell["threads"])
     model = getattr(transformers, cell["class"]).from_pretrained(cell["folder"]).eval()
-    function = torch.compile(model) if cell["interface"] == "compiled" else model
     pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    if cell["class"] in PROMPTED:
+        return prompted.theirs(cell, model, pixels)
+    function = torch.compile(model) if cell["interface"] == "compiled" else model
     call = {key: torch.tensor([value]) for key, value in cell["call"].items()}
 
     def step():
@@ -98,31 +96,34 @@ def load_zeromodels(cell: dict, images) -> Any:
     fields = kind.config_from_hf(json.loads((folder / "config.json").read_text()))
     model = kind(**{**fields, "image_size": cell["size"][0]})
     kind.transfer_from_hf(model, load_file(folder / "model.safetensors"))
+    inputs, names = images, EOMT_OUTPUTS
+    if cell["class"] in PROMPTED:
+        inputs, names = prompted.zeromodels(cell, model, images)
     seconds = {}
     for jit_compile in (False, True):
         model.compile(jit_compile=jit_compile)
-        model.predict_on_batch(images)
+        model.predict_on_batch(inputs)
         start = time.perf_counter()
-        model.predict_on_batch(images)
+        model.predict_on_batch(inputs)
         seconds[jit_compile] = time.perf_counter() - start
     if seconds[False] < seconds[True]:
         model.compile(jit_compile=False)
-        model.predict_on_batch(images)
+        model.predict_on_batch(inputs)
 
     def step():
-        outputs = model.predict_on_batch(images)
+        outputs = model.predict_on_batch(inputs)
         if not isinstance(outputs, dict):
             return {"predicted_depth": outputs[..., 0]}
-        return {name: outputs[theirs] for name, theirs in EOMT_OUTPUTS.items()}
+        known = {**dict(zip(OUTPUTS, OUTPUTS, strict=True)), **names}
+        found = {ours: outputs[theirs] for ours, theirs in known.items() if theirs in outputs}
+        return {k: v[:, 0] if cell["class"] == prompted.SAM else v for k, v in found.items()}
 
     return step
 
 
 def find_zeromodel(name: str):
-    from zeromodels.models import depth_anything_v2, eomt
-
-    name = ZEROMODELS[name]
-    return getattr(depth_anything_v2 if name.startswith("Depth") else eomt, name)
+    module, kind = ZEROMODELS[name].split(".")
+    return getattr(importlib.import_module(f"zeromodels.models.{module}"), kind)
 
 
 def export(cell: dict) -> dict:
