@@ -150,6 +150,77 @@ def write_vitpose(source, folder, joints, edges):
     return write(folder, "VitPoseForPoseEstimation", arrays, config)
 
 
+def write_sam(source, folder, side=448, width=256, hidden=1024):
+    """Blocks that attend to all patches, without a class token, relative positions or windows."""
+    vision, random = plain_config(source), np.random.default_rng(0)
+    grid, own, encoder = side // vision["patch_size"], vision["hidden_size"], "vision_encoder."
+    names = [
+        ("embeddings.patch_embeddings.", "patch_embed."), ("encoder.layer.", "layers."),
+        (".attention.output.dense.", ".attn.proj."), (".norm1.", ".layer_norm1."),
+        (".norm2.", ".layer_norm2."), (".mlp.fc1.", ".mlp.lin1."), (".mlp.fc2.", ".mlp.lin2."),
+    ]  # fmt: skip
+    arrays = backbone_arrays(source, encoder, names)
+    for block, kind in itertools.product(range(vision["num_hidden_layers"]), ("weight", "bias")):
+        layer = f"{encoder}layers.{block}"
+        parts = [arrays.pop(f"{layer}.attention.attention.{x}.{kind}")
+                 for x in ("query", "key", "value")]  # fmt: skip
+        arrays[f"{layer}.attn.qkv.{kind}"] = np.concatenate(parts)
+    positions = arrays.pop(f"{encoder}embeddings.position_embeddings")[:, 1:]
+    old = round(positions.shape[1] ** 0.5)
+    positions = tf.image.resize(positions.reshape(1, old, old, own), (grid, grid), "bicubic")
+    arrays[f"{encoder}pos_embed"] = positions.numpy()
+    arrays = {
+        k: v for k, v in arrays.items() if not k.startswith((f"{encoder}e", f"{encoder}layern"))
+    }
+    neck, decoder, prompts = f"{encoder}neck", "mask_decoder", "prompt_encoder"
+    transformer = f"{decoder}.transformer"
+    norms = {f"{neck}.layer_norm1": width, f"{neck}.layer_norm2": width,
+             f"{decoder}.upscale_layer_norm": width // 4,
+             f"{transformer}.layer_norm_final_attn": width,
+             f"{prompts}.mask_embed.layer_norm1": 4, f"{prompts}.mask_embed.layer_norm2": 16}  # fmt: skip
+    shapes = {
+        f"{neck}.conv1": (width, own, 1, 1), f"{neck}.conv2": (width, width, 3, 3),
+        f"{prompts}.mask_embed.conv1": (4, 1, 2, 2), f"{prompts}.mask_embed.conv2": (16, 4, 2, 2),
+        f"{prompts}.mask_embed.conv3": (width, 16, 1, 1),
+    }  # fmt: skip
+    attentions = [f"{transformer}.final_attn_token_to_image"]
+    for layer in (f"{transformer}.layers.{index}" for index in range(2)):
+        attentions += [f"{layer}.self_attn", f"{layer}.cross_attn_token_to_image",
+                       f"{layer}.cross_attn_image_to_token"]  # fmt: skip
+        shapes |= {f"{layer}.mlp.lin1": (hidden, width), f"{layer}.mlp.lin2": (width, hidden)}
+        norms |= {f"{layer}.layer_norm{number}": width for number in range(1, 5)}
+    for name in attentions:
+        inner = width if name.endswith("self_attn") else width // 2
+        shapes |= {f"{name}.{x}_proj": (inner, width) for x in "qkv"}
+        shapes[f"{name}.out_proj"] = (width, inner)
+    heads = [f"{decoder}.output_hypernetworks_mlps.{index}" for index in range(4)]
+    for name, last in [*((x, width // 8) for x in heads), (f"{decoder}.iou_prediction_head", 4)]:
+        shapes |= {f"{name}.proj_in": (width, width), f"{name}.layers.0": (width, width),
+                   f"{name}.proj_out": (last, width)}  # fmt: skip
+    arrays |= head_arrays(shapes, neck)
+    for step, (given, made) in enumerate([(width, width // 4), (width // 4, width // 8)], 1):
+        name = f"{decoder}.upscale_conv{step}"
+        arrays |= {f"{name}.weight": random.normal(0, given**-0.5, (given, made, 2, 2)),
+                   f"{name}.bias": np.zeros(made)}  # fmt: skip
+    embeddings = [f"{prompts}.point_embed.{label}" for label in range(4)]
+    embeddings += [f"{prompts}.{x}_embed" for x in ("no_mask", "not_a_point")]
+    for name in [*embeddings, f"{decoder}.iou_token", f"{decoder}.mask_tokens"]:
+        arrays[f"{name}.weight"] = random.normal(size=(4 if "mask_t" in name else 1, width))
+    arrays["shared_image_embedding.positional_embedding"] = random.normal(size=(2, width // 2))
+    for name, units in norms.items():
+        arrays |= {f"{name}.weight": np.ones(units), f"{name}.bias": np.zeros(units)}
+    vision |= {"image_size": side, "window_size": 0, "use_rel_pos": False, "mlp_dim": 4 * own}
+    sizes = {"image_size": side, "patch_size": vision["patch_size"]}
+    config = {
+        "model_type": "sam", "vision_config": vision, "prompt_encoder_config": sizes,
+        "mask_decoder_config": {"mlp_dim": hidden},
+    }  # fmt: skip
+    pads = {"height": side, "width": side}
+    processor = {"size": {"longest_edge": side}, "pad_size": pads}
+    arrays = {name: array.astype("float32") for name, array in arrays.items()}
+    return write(folder, "SamModel", arrays, config, processor)
+
+
 # Training and pictures.
 
 
@@ -320,6 +391,51 @@ def run_segmentation(source, data, folder, steps):
         drawn = [keras_vit.segmentation.draw_classes(image, x, colors, 0.6) for x in maps]
         rows.append([image, *drawn])
     return rows, ["photograph", "EoMT", "labelled by hand"], STREET
+
+
+def run_prompts(source, data, folder, steps):
+    """A prompt encoder and mask decoder on the backbone, for what a click on a street means."""
+    segmentation, streets = keras_vit.segmentation, data / "CamVid"
+    segmenter = segmentation.load_promptable(write_sam(source, folder / "checkpoint"))
+    masks = segmentation.read_masks(streets / "train", streets / "trainannot", list(STREET), ignored=255)
+    trainer = segmentation.build_prompt_trainer(segmenter, num_masks=3)
+    batches = segmentation.prompt_batches(segmenter, masks, prompt="point", batch_size=8)
+    steps = steps or 2000
+    trainer.compile(keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(5e-4, steps)))
+    trainer.fit(
+        batches.repeat(), steps_per_epoch=100, epochs=steps // 100, shuffle=False, verbose=2
+    )
+    segmenter.save_pretrained(folder / "trained")
+    images, labels = read_streets(data, "test")
+    shares, random = [], np.random.default_rng(0)
+    for image, label in list(zip(images, labels, strict=True))[::5]:
+        present = [index for index in range(len(STREET)) if (label == index).sum() > 200]
+        points = [random.choice(np.argwhere(label == index))[::-1] for index in present]
+        seen = segmenter.embed([image])
+        found = segmenter.predict(seen, points=np.array(points)[:, None])
+        best = found["masks"][np.arange(len(points)), found["scores"].argmax(1)]
+        for mask, index in zip(
+            segmenter.resize_masks(best[:, None], seen.sizes), present, strict=True
+        ):
+            own = label == index
+            shares.append((mask[0] & own).sum() / (mask[0] | own).sum())
+    print(f"mean IoU of the mask of the best score, one click: {np.mean(shares):.1%}")
+    rows = []
+    for index, clicks in ((170, [(240, 300), (60, 100)]), (200, [(240, 300), (420, 120)])):
+        row = []
+        for x, y in clicks:
+            seen = segmenter.embed([images[index]])
+            found = segmenter.predict(seen, points=[[[x, y]]])
+            best = found["scores"][0].argmax()
+            (mask,) = segmenter.resize_masks(found["masks"][:, best : best + 1], seen.sizes)
+            picture = segmentation.draw_classes(images[index], np.where(mask[0], 0, 255))
+            picture[max(0, y - 6) : y + 6, max(0, x - 6) : x + 6] = (255, 0, 0)
+            row.append(picture)
+        everything = segmentation.find_all_masks(
+            segmenter, images[index], points_per_side=12, threshold=0.6, stability_threshold=0.6
+        )
+        rows.append([*row, segmentation.draw_masks(images[index], everything)])
+    return rows, ["a click", "another one", "everything"], {}
 
 
 def read_cells(folder, part):

@@ -42,6 +42,8 @@ Row = dict[str, Any]
 
 def compare(folder: pathlib.Path, case: Row) -> Row:
     """Differences of a case over all photographs."""
+    if case["what"] == "prompts":
+        return compare_prompts(folder, case)
     if case["what"] == "texts":
         owl, ids = keras_vit.detection.load_open_vocabulary(folder), token_ids_of()[:-1]
         vars(owl)["tokenizer"] = lambda texts: ids
@@ -50,28 +52,118 @@ def compare(folder: pathlib.Path, case: Row) -> Row:
         any_size = (None, None, 3) if case["what"] == "boxes" else None
         model = keras_vit.from_pretrained(folder, input_shape=any_size)
     processor, rows, sizes = model.published["processor"], [], set()
-    mean, std = (np.array(processor[key]) for key in ("image_mean", "image_std"))
-    scale = processor["rescale_factor"] if processor["do_rescale"] else 1.0
     for name, boxes in case["boxes"].items():
         theirs = dict(np.load(folder / f"{name}.npz"))
         calls: list[tuple[Any, Any]] = []
-        with mock.patch.multiple(
-            model,
-            predict=recorded(model.predict, calls),
-            predict_on_batch=recorded(model.predict_on_batch, calls),
-        ):
+        runs = {"predict": model.predict, "predict_on_batch": model.predict_on_batch}
+        chosen, proposals = [], theirs.get("result/proposals")
+        if proposals is not None:
+            call = with_proposals(model, proposals, chosen)
+            runs = {"predict_on_batch": as_arrays(call)}
+        runs = {key: recorded(each, calls) for key, each in runs.items()}
+        with mock.patch.multiple(model, **runs):
             found = list(results_of(case, model, theirs, boxes))
         pixels, outputs = calls[0]
-        steps = (theirs["pixels"].transpose(0, 2, 3, 1) * std + mean) / scale - pixels
+        steps = unprepared(theirs["pixels"], processor) - pixels
         relative = [
             relative_to(np.asarray(v), theirs[f"output/{THEIRS.get(k, k)}"])
             for k, v in outputs.items()
         ]
         row = {PIXELS: counted(abs(steps) > 1e-3), "steps": largest(steps), OUTPUTS: max(relative)}
+        if proposals is not None:
+            row["proposals in another place"] = counted(chosen[0] != proposals)
+        if "gradients" in theirs:
+            with tf.GradientTape() as tape:
+                x = tf.constant(pixels, "float32")
+                tape.watch(x)
+                made = (model if proposals is None else call)(x)
+                made = {k: v for k, v in made.items() if k != "objectness"}
+                loss = sum(tf.reduce_mean(v**2) for v in made.values())
+            row["gradients"] = gradient_row(tape.gradient(loss, x), theirs, processor)
         rows.append(merged([row, *found]))
         sizes.add(steps.shape[1:3])
         print(f"{folder.name}, {name}: {rows[-1]}", flush=True)
     return {"sizes": sorted(sizes), **merged(rows)}
+
+
+def with_proposals(model: keras.Model, proposals: np.ndarray, chosen: list[Any]) -> Any:
+    """A call of RF-DETR whose queries start where theirs do; adds its own choice to `chosen`.
+
+    Each query learns its own features, and all attend to each other: two proposals whose scores are
+    equal but for rounding and that change places would change every output a little.
+    """
+    choose = keras.ops.top_k
+
+    def fixed(x: Any, k: int) -> Any:
+        chosen.append(choose(x, k)[1].numpy())
+        return None, tf.constant(proposals)
+
+    def call(x: Any) -> Any:
+        with mock.patch.object(keras.ops, "top_k", fixed):
+            return model(x)
+
+    return call
+
+
+def as_arrays(call: Any) -> Any:
+    """A call whose outputs are NumPy arrays."""
+    return lambda x: {key: value.numpy() for key, value in call(x).items()}
+
+
+def compare_prompts(folder: pathlib.Path, case: Row) -> Row:
+    """As `compare`, for Segment Anything."""
+    sam = keras_vit.segmentation.load_promptable(folder)
+    config = sam.encoder.published["processor"]
+    rows = []
+    for name, prompts in case["prompts"].items():
+        theirs = dict(np.load(folder / f"{name}.npz"))
+        calls: list[tuple[Any, Any]] = []
+        run = recorded(sam.encoder.predict_on_batch, calls)
+        with mock.patch.object(sam.encoder, "predict_on_batch", run):
+            embedded = sam.embed([theirs["picture"]])
+        steps = unprepared(theirs["pixels"], config) - calls[0][0]
+        pairs = [(embedded.embeddings.transpose(0, 3, 1, 2), theirs["output/embeddings"])]
+        row, before, decoded = {}, None, {}
+        for prompt, given in prompts.items():
+            points, labels, boxes = (
+                None if given.get(key) is None else np.array(given[key])[0]
+                for key in ("input_points", "input_labels", "input_boxes")
+            )
+            asked = (points, labels, boxes, before if prompt.endswith("mask") else None)
+            found = sam.predict(embedded, *asked)
+            pairs += [(found[key], theirs[f"output/{prompt} {key}"]) for key in found]
+            before, decoded[prompt] = found["masks"][:, 0], sam.prepare_prompts(embedded, *asked)
+            (whole,) = sam.resize_masks(found["masks"], embedded.sizes)
+            differ = whole != theirs[f"result/{prompt}"]
+            margin = theirs[f"result/{prompt} margin"]
+            row = merged([row, class_row(differ, margin)])
+        row |= {PIXELS: counted(abs(steps) > 1e-3), "steps": largest(steps)}
+        row[OUTPUTS] = max(relative_to(*pair) for pair in pairs)
+        if "gradients" in theirs:
+            with tf.GradientTape() as tape:
+                pixels = tf.constant(calls[0][0])
+                tape.watch(pixels)
+                given = {key: tf.constant(value) for key, value in decoded["box"].items()}
+                inputs = {**given, "image_embeddings": sam.encoder(pixels)}
+                loss = sum(tf.reduce_mean(x[:, 1:] ** 2) for x in sam.decoder(inputs).values())
+            row["gradients"] = gradient_row(tape.gradient(loss, pixels), theirs, config)
+        rows.append(row)
+        print(f"{folder.name}, {name}: {rows[-1]}", flush=True)
+    return {"sizes": [sam.image_size], **merged(rows)}
+
+
+def unprepared(pixels: np.ndarray, processor: Row) -> np.ndarray:
+    """Pixels in [0, 255], channels last, of those that a processor prepared."""
+    mean, std = (np.array(processor[key]) for key in ("image_mean", "image_std"))
+    scale = processor["rescale_factor"] if processor.get("do_rescale", True) else 1.0
+    return (pixels.transpose(0, 2, 3, 1) * std + mean) / scale
+
+
+def gradient_row(ours: Any, theirs: Row, processor: Row) -> float:
+    """The difference of gradients, of which theirs are those of normalised pixels."""
+    scale = processor["rescale_factor"] if processor.get("do_rescale", True) else 1.0
+    expected = theirs["gradients"].transpose(0, 2, 3, 1) * scale / np.array(processor["image_std"])
+    return relative_to(np.asarray(ours), expected)
 
 
 def recorded(run: Any, calls: list) -> Any:
@@ -91,7 +183,10 @@ def results_of(case: Row, model: keras.Model, theirs: Row, boxes: Any) -> Iterat
     if what == "depth":
         (depth,) = keras_vit.depth.predict_depth(model, [picture])
         yield {"depth": relative_to(depth, expected["depth"])}
-    elif what in ("boxes", "texts"):
+    elif what == "instances":
+        (found,) = keras_vit.detection.predict_instances(model, [picture], case["object"])
+        yield instance_row(found, expected)
+    elif what in ("boxes", "texts", "best boxes"):
         (found,) = keras_vit.detection.predict_boxes(model, [picture], case["threshold"])
         yield {"labels": counted(found.labels != expected["labels"])}
         yield {"pixels of boxes": largest(found.boxes - expected["boxes"])}
@@ -136,6 +231,18 @@ def segment_row(model: Any, case: Row, picture: np.ndarray, name: str, expected:
     }
 
 
+def instance_row(found: Row, expected: Row) -> Row:
+    """Pixels of another object, objects of another class, and scores."""
+    infos = found["segments_info"], json.loads(str(expected["segments"]))
+    scores = [np.array([each["score"] for each in info]) for info in infos]
+    labels = [np.array([each["label_id"] for each in info]) for info in infos]
+    return {
+        "pixels of objects": counted(found["segmentation"] != expected["map"]),
+        "objects": counted(labels[0] != labels[1]),
+        "scores": largest(scores[0] - scores[1]),
+    }
+
+
 def largest(values: np.ndarray) -> float:
     """The largest absolute value, 0 of none."""
     return float(np.abs(values).max(initial=0))
@@ -164,6 +271,7 @@ def merged(rows: list[Row]) -> Row:
 
 def compare_losses() -> dict[str, Row]:
     """Relative differences of losses and gradients on the inputs of tests/golden."""
+    from tests.models import test_group_prediction as groups
     from tests.models import test_set_prediction as boxes
     from tests.segmentation import test_mask_training as masks
 
@@ -174,20 +282,35 @@ def compare_losses() -> dict[str, Row]:
         parts = [relative_to(found[key], np.array(case[keys[key]])) for key in found]
         rows.append({"loss": abs(float(loss) / case["loss"] - 1), "gradients": max(parts)})
     points = mock.patch.object(tf.random, "uniform", lambda shape: tf.constant(points_of(shape)))
-    with tempfile.TemporaryDirectory() as folder, points:
-        both = masks.found_on_logits(), masks.found_in_training(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as name, points:
+        folder = pathlib.Path(name)
+        both = masks.found_on_logits(), masks.found_in_training(folder / "eomt")
+        fixed = [(*groups.loss_and_gradients(case), case) for case in groups.CASES.values()]
+        trained = [
+            (*groups.trained_loss_and_gradients(name, folder / name), case)
+            for name, case in groups.GOLDEN_FILE["trained"].items()
+        ]
     for found, theirs in zip(both, masks.EXPECTED.values(), strict=True):
-        row = {"loss": abs(found.pop("loss") / theirs["loss"] - 1), "gradients": 0.0}
-        for key, value in found.items():
-            pair = chosen_values(np.asarray(value)), theirs[key]
-            part = relative_to(*(np.array(each["values"]) for each in pair))
-            row["gradients"] = max(row["gradients"], part)
-        rows.append(row)
+        loss = found.pop("loss")
+        rows.append(loss_row(loss, found, theirs["loss"], theirs))
+    sets = [[loss_row(loss, found, case["loss"], case["gradients"]) for loss, found, case in each]
+            for each in (fixed, trained)]  # fmt: skip
     return {
         "boxes of YOLOS, four cases": merged(rows[:-2]),
         "masks of EoMT, fixed logits": rows[-2],
         "masks of EoMT, a step with masked attention": rows[-1],
+        f"RF-DETR, fixed outputs, {len(fixed)} cases": merged(sets[0]),
+        "RF-DETR, a step of both classes": merged(sets[1]),
     }
+
+
+def loss_row(loss: Any, gradients: Row, expected: float, expected_gradients: Row) -> Row:
+    """Differences of a loss and of gradients, of which golden files keep some values."""
+    parts = [0.0]
+    for key, gradient in gradients.items():
+        pair = chosen_values(np.asarray(gradient)), expected_gradients[key]
+        parts.append(relative_to(*(np.array(each["values"]) for each in pair)))
+    return {"loss": abs(float(loss) / expected - 1), "gradients": max(parts)}
 
 
 INTRODUCTION = """{start}
@@ -195,16 +318,24 @@ INTRODUCTION = """{start}
 
 Written by `scripts/parity-dense` from `parity_dense.json`. Ten photographs of scikit-image pass
 through the image processor, the network and the post-processing of transformers, and through
-`predict_depth`, `predict_masks`, `predict_segments`, `predict_boxes` and `estimate_poses`. The
-networks are small, with weights by a formula; image sizes and processors are those of the published
-files. "2 of 9" counts what differs; other numbers are largest differences.
+`predict_depth`, `predict_masks`, `predict_segments`, `predict_boxes`, `predict_instances`,
+`estimate_poses` and a `PromptableSegmenter`. The networks are small, with weights by a formula;
+image sizes and processors are those of the published files. "2 of 9" counts what differs; other
+numbers are largest differences.
 
 - Values: of prepared pixels, in all channels; one differs from 0.001 of the 255 steps on.
 - Outputs and depth: relative to the largest value. What depth differs more than outputs comes from
   PyTorch, which computes positions of its bicubic resizing in float32.
-- Pixels of another class or segment are those where rounding decides between two: logits of classes
-  are at most {margin:.1e} of the largest apart.
+- Gradients: of the first photograph's pixels, of the sum of the mean squares of outputs.
+- Pixels of another class, mask or segment are those where rounding decides between two: logits are
+  at most {margin:.1e} of the largest apart.
 - Panoptic segments: with two thresholds.
+- Masks of `SamModel`: of a point, of two points, of a box, and of a box with a point and the mask
+  of the step before. OWL-ViT gets four rows of token ids.
+- RF-DETR: where rounding decides which of two equal proposals comes first, every output changes,
+  because each place has learned features of its own. So outputs and results are those of
+  transformers' order; "proposals in another place" counts where ours differs. Its processor resizes
+  in float32, not in steps of 8 bits.
 - Keypoints: of three boxes, two of them partly outside, with and without the mirrored crop; one
   differs from 1 pixel on.
 - EoMT on whole images: transformers stretches the class map of the filled square over the

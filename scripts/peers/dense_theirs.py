@@ -12,6 +12,7 @@ import json
 import pathlib
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import skimage
@@ -32,7 +33,10 @@ PHOTOGRAPHS = (
     "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png",
     "hubble_deep_field.jpg", "motorcycle_left.png", "camera.png", "coins.png",
 )  # fmt: skip
-THRESHOLD = 0.3  # of boxes
+THRESHOLD, OBJECT = 0.3, 0.9  # of boxes, and of objects with their pixels
+PROMPTED = ("texts", "prompts", "best boxes", "instances")  # networks with gradients of pixels
+# Outputs whose mean squares are summed for the gradients of the first photograph's pixels.
+WITH_GRADIENTS = ("logits", "pred_boxes", "pred_masks", "iou_scores")
 
 
 def square(side: int, **options: Any) -> dict[str, Any]:
@@ -84,6 +88,19 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
     "Owlv2ForObjectDetection": (
         "owlv2", "texts", "Owlv2", {}, {"vision_config": {"image_size": 960}},
     ),
+    "RfDetrForObjectDetection": (
+        "rf-detr", "best boxes", "RfDetr", square(560),
+        {"backbone_config": {"image_size": 560, "num_windows": 4}, "num_queries": 300},
+    ),
+    "RfDetrForInstanceSegmentation": (
+        "rf-detr segmentation", "instances", "RfDetr", square(432),
+        {"backbone_config": {"image_size": 432, "patch_size": 12}, "num_queries": 200},
+    ),
+    "SamModel": (
+        "sam", "prompts", "Sam", {},
+        {"vision_config": {"image_size": 1024},
+         "prompt_encoder_config": {"image_size": 1024, "image_embedding_size": 64}},
+    ),
     "VitPoseForPoseEstimation, simple": ("vitpose", "poses", *POSE),
     "VitPoseForPoseEstimation, classic": ("classic vitpose", "poses", *POSE),
 }  # fmt: skip
@@ -93,7 +110,8 @@ def write_network(folder: pathlib.Path, network: str, changes: dict[str, Any]) -
     """Writes the checkpoint of a case, and loads it."""
     cases = json.loads((GOLDEN / "networks.json").read_text())
     cases |= json.loads((GOLDEN / "open_vocabulary.json").read_text())["cases"]
-    case = cases[network]
+    sam = json.loads((GOLDEN / "promptable.json").read_text())
+    case = sam if network == "sam" else cases[network]
     config = dict(case["config"])
     for key, value in changes.items():
         config[key] = {**config[key], **value} if isinstance(value, dict) else value
@@ -114,10 +132,62 @@ def boxes_of(picture: np.ndarray) -> list[list[float]]:
     return (np.array(shares) * [*picture.shape[1::-1], *picture.shape[1::-1]]).round(2).tolist()
 
 
+def prompts_of(picture: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Prompts of transformers for one object, by what they are; a mask is of the step before."""
+    height, width = picture.shape[:2]
+    points = (np.array([[0.52, 0.31], [0.23, 0.84]]) * [width, height]).round(1).tolist()
+    box = (np.array([0.2, 0.1, 0.7, 0.65]) * ([width, height] * 2)).round(1).tolist()
+    return {
+        "point": {"input_points": [[points[:1]]]},
+        "points": {"input_points": [[points]], "input_labels": [[[1, 0]]]},
+        "box": {"input_boxes": [[box]]},
+        "box, point and mask": {"input_boxes": [[box]], "input_points": [[points[:1]]]},
+    }
+
+
+def predict_prompts(
+    processor: Any, model: torch.nn.Module, picture: np.ndarray
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, Any]]:
+    """As `predict`, for the prompts of `prompts_of`, with masks in the pixels of the photograph."""
+    whole, outputs, found, before = transformers.SamProcessor(processor), {}, {}, None
+    for name, prompts in prompts_of(picture).items():
+        inputs = whole(images=[picture], **prompts, return_tensors="pt")
+        sizes, pixels = inputs["original_sizes"], inputs["pixel_values"]
+        if not outputs:
+            outputs["embeddings"] = model.get_image_embeddings(pixels)
+        given = {key: inputs[key].float() for key in prompts}
+        mask = before if name.endswith("mask") else None
+        made = model(image_embeddings=outputs["embeddings"], input_masks=mask, **given)
+        outputs |= {f"{name} masks": made.pred_masks[:, 0], f"{name} scores": made.iou_scores[:, 0]}
+        before = made.pred_masks[:, 0, :1]
+        (logits,) = processor.post_process_masks(
+            made.pred_masks, sizes, inputs["reshaped_input_sizes"], binarize=False
+        )
+        found[name] = logits[0] > 0
+        found[f"{name} margin"] = (logits[0].abs() / logits.abs().max()).half()
+    return pixels, outputs, found
+
+
+def with_proposals(model: torch.nn.Module, pixels: torch.Tensor) -> tuple[Any, dict[str, Any]]:
+    """Outputs, and for RF-DETR the positions of the map at which its queries start."""
+    chosen, choose = [], torch.topk
+
+    def recorded(x: torch.Tensor, k: int, *args: Any, **options: Any) -> Any:
+        found = choose(x, k, *args, **options)
+        chosen.append(found[1])
+        return found
+
+    with mock.patch.object(torch, "topk", recorded):
+        outputs = model(pixels)
+    return outputs, {"proposals": chosen[0]} if chosen else {}
+
+
 def predict(
     what: str, processor: Any, model: torch.nn.Module, picture: np.ndarray
 ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
     """Pixels and outputs of the network, and results by their names."""
+    if what == "prompts":
+        return predict_prompts(processor, model, picture)
     size, found = [picture.shape[:2]], {}
     options: dict[str, Any] = {}
     if what == "poses":
@@ -128,13 +198,18 @@ def predict(
     if what == "texts":
         outputs = model(input_ids=torch.tensor(token_ids_of()[:-1]), pixel_values=pixels)
     else:
-        outputs = model(pixels)
+        outputs, proposals = with_proposals(model, pixels)
+        found |= proposals
     if what == "depth":
         (row,) = processor.post_process_depth_estimation(outputs, size)
         return pixels, outputs, {"depth": row["predicted_depth"]}
-    if what in ("boxes", "texts"):
+    if what == "instances":
+        (row,) = processor.post_process_instance_segmentation(outputs, OBJECT, target_sizes=size)
+        found["map"] = row["segmentation"].short()
+        return pixels, outputs, {**found, "segments": json.dumps(row["segments_info"])}
+    if what in ("boxes", "texts", "best boxes"):
         (row,) = processor.post_process_object_detection(outputs, THRESHOLD, size)
-        return pixels, outputs, row
+        return pixels, outputs, {**found, **row}
     if what == "poses":
         mirrored = model(pixels.flip(-1), flip_pairs=torch.tensor(FLIP_PAIRS)).heatmaps
         both = type(outputs)(heatmaps=(outputs.heatmaps + mirrored) / 2)
@@ -163,6 +238,23 @@ def predict(
     return pixels, outputs, found
 
 
+def gradients(
+    what: str, processor: Any, model: torch.nn.Module, picture: np.ndarray, pixels: torch.Tensor
+) -> np.ndarray:
+    """Gradients with respect to the pixels of the sum of the mean squares of outputs."""
+    pixels, options = pixels.clone().requires_grad_(), {}
+    if what == "texts":
+        options["input_ids"] = torch.tensor(token_ids_of()[:-1])
+    elif what == "prompts":
+        box = prompts_of(picture)["box"]
+        inputs = transformers.SamProcessor(processor)([picture], **box, return_tensors="pt")
+        options["input_boxes"] = inputs["input_boxes"].float()
+    with torch.enable_grad():
+        outputs = model(pixel_values=pixels, **options)
+        sum(outputs[key].square().mean() for key in WITH_GRADIENTS if key in outputs).backward()
+    return pixels.grad.numpy()
+
+
 def main() -> None:
     """Writes the folders of all cases, or of those whose titles have one of the words."""
     torch.set_grad_enabled(False)
@@ -175,18 +267,22 @@ def main() -> None:
         folder = pathlib.Path(root, title)
         folder.mkdir(parents=True, exist_ok=True)
         model = write_network(folder, network, changes)
-        processor = getattr(transformers, f"{kind}ImageProcessorPil")(**options)
+        pil = "" if kind == "RfDetr" else "Pil"  # which has none
+        processor = getattr(transformers, f"{kind}ImageProcessor{pil}")(**options)
         processor.save_pretrained(folder)
-        boxes = {}
+        boxes, prompts = {}, {}
         for name in PHOTOGRAPHS:
             picture = np.array(Image.open(data / name).convert("RGB"))
             pixels, outputs, found = predict(what, processor, model, picture)
             arrays = {f"output/{k}": v for k, v in outputs.items() if isinstance(v, torch.Tensor)}
             found = {f"result/{key}": np.asarray(value) for key, value in found.items()}
+            boxes[name], prompts[name] = boxes_of(picture), prompts_of(picture)
+            if what in PROMPTED and name == PHOTOGRAPHS[0]:
+                arrays["gradients"] = gradients(what, processor, model, picture, pixels)
             np.savez(folder / f"{name}.npz", picture=picture, pixels=pixels, **arrays, **found)
-            boxes[name] = boxes_of(picture)
             print(f"{title}, {name}: {tuple(pixels.shape)}", flush=True)
-        case = {"what": what, "flip_pairs": FLIP_PAIRS, "threshold": THRESHOLD, "boxes": boxes}
+        case = {"what": what, "flip_pairs": FLIP_PAIRS, "threshold": THRESHOLD, "object": OBJECT}
+        case |= {"boxes": boxes, "prompts": prompts}
         (folder / "case.json").write_text(json.dumps({**case, "versions": versions}) + "\n")
 
 

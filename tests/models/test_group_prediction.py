@@ -52,11 +52,8 @@ def inputs_of(case):
     return joined, y
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.usefixtures("fixed_points")
-def test_loss_and_gradients_are_theirs(name, in_graph):
-    case = CASES[name]
+def loss_and_gradients(case, in_graph=False):
+    """The loss of a case, and its gradients by outputs, set by set."""
     outputs, y = inputs_of(case)
 
     def compute(outputs):
@@ -66,11 +63,19 @@ def test_loss_and_gradients_are_theirs(name, in_graph):
         return loss, tape.gradient(loss, outputs)
 
     loss, gradients = (tf.function(compute) if in_graph else compute)(outputs)
-    np.testing.assert_allclose(loss, case["loss"], rtol=1e-6)
     sets = len(case["logits"])
+    return loss, {k: np.stack(np.split(x, sets, axis=1)) for k, x in gradients.items()}
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("fixed_points")
+def test_loss_and_gradients_are_theirs(name, in_graph):
+    case = CASES[name]
+    loss, gradients = loss_and_gradients(case, in_graph)
+    np.testing.assert_allclose(loss, case["loss"], rtol=1e-6)
     for key, gradient in gradients.items():
-        found = chosen_values(np.stack(np.split(gradient, sets, axis=1)))
-        theirs = case["gradients"][key]
+        found, theirs = chosen_values(gradient), case["gradients"][key]
         assert found["shape"] == theirs["shape"]
         values, most = np.array(theirs["values"]), np.abs(theirs["values"]).max()
         np.testing.assert_allclose(found["values"], values, rtol=0, atol=2e-6 * max(most, 1))
@@ -101,11 +106,10 @@ def test_models_for_masks_need_masks():
         sum_of(outputs, y)
 
 
-@pytest.mark.parametrize("name", GOLDEN_FILE["trained"])
-@pytest.mark.usefixtures("fixed_points")
-def test_networks_in_training_have_their_losses_and_gradients(name, tmp_path):
+def trained_loss_and_gradients(name, folder):
+    """The loss of a network in training, and its gradients by transformers' names of weights."""
     case, side = GOLDEN_FILE["trained"][name], CASES_OF_NETWORKS[name]["size"][0]
-    folder = network_folder(name, tmp_path)
+    folder = network_folder(name, folder)
     options = {"input_shape": (side, side, 3), "include_preprocessing": False}
     model = keras_vit.from_pretrained(folder, **options)
     pixels = np.array([side / WIDTH, side / HEIGHT] * 2)
@@ -124,7 +128,16 @@ def test_networks_in_training_have_their_losses_and_gradients(name, tmp_path):
     by_path = {variable.path: variable for variable in model.trainable_variables}
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x, y, model(x, training=True))
-    gradients = tape.gradient(loss, {key: by_path[weights[key]].value for key in case["gradients"]})
+    return loss, tape.gradient(
+        loss, {key: by_path[weights[key]].value for key in case["gradients"]}
+    )
+
+
+@pytest.mark.parametrize("name", GOLDEN_FILE["trained"])
+@pytest.mark.usefixtures("fixed_points")
+def test_networks_in_training_have_their_losses_and_gradients(name, tmp_path):
+    case = GOLDEN_FILE["trained"][name]
+    loss, gradients = trained_loss_and_gradients(name, tmp_path)
     np.testing.assert_allclose(loss, case["loss"], rtol=2e-6)
     for key, expected in case["gradients"].items():
         found, theirs = chosen_values(np.asarray(gradients[key])), np.array(expected["values"])
