@@ -146,6 +146,8 @@ def measure(name: str, suite: Suite, output: pathlib.Path | None) -> None:
     cell |= {"folder": str(suite.folder / "network")}
     names = [who for who in suite.contestants if who != "zeromodels" or kind in ZEROMODELS]
     made = suite.worker(REFERENCE, "theirs", MODULE).ask(do="export", cell=cell)
+    if "error" in made:
+        sys.exit(f"{name} was not made: {made['error']}")
     try:
         with concurrent.futures.ThreadPoolExecutor(suite.options.loaders) as pool:
             answers = list(pool.map(lambda who: suite.load(who, cell), names))

@@ -6,12 +6,14 @@ import dataclasses
 import importlib
 import os
 import pathlib
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import keras
 
 from keras_vit.config import ViTConfig
 from keras_vit.create import build_from
+from keras_vit.errors import CheckpointError
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
 from keras_vit.models.heads import shape_of
@@ -157,6 +159,30 @@ def _find_file(weights: str | os.PathLike[str], card: Card | None) -> pathlib.Pa
         raise ValueError(
             f"{path} is a {name}, which takes more than images: texts, points or boxes. Call "
             f"{LOADERS[name]}(folder)."
+        )
+    return path
+
+
+def find_class(
+    weights: str | os.PathLike[str], classes: Collection[str], beside: Sequence[str] = ()
+) -> pathlib.Path:
+    """The local file of a checkpoint of one of a few classes of transformers.
+
+    Args:
+        weights: Its folder, its file or an address.
+        classes: Names of the classes.
+        beside: Names of further files of an address, as for `fetch`.
+
+    Raises:
+        CheckpointError: If it is of another class; the message says what loads it.
+    """
+    path = find_weights(weights, beside=beside)
+    name = architecture_of(path)
+    if name not in classes:
+        raise CheckpointError(
+            f"{path} is no {' or '.join(classes)}. Received: a "
+            f"{name or 'checkpoint without a class in config.json'}. Call "
+            f"{LOADERS.get(name, 'keras_vit.from_pretrained')}."
         )
     return path
 

@@ -135,7 +135,7 @@ def export(cell: dict) -> dict:
     import transformers
 
     torch.manual_seed(0)
-    config = f"{cell['class'].partition('For')[0]}Config"
+    config = f"{cell['class'].partition('For')[0].removesuffix('Model')}Config"
     model = getattr(transformers, cell["class"])(getattr(transformers, config)(**cell["config"]))
     with torch.no_grad():
         for weight in model.parameters():  # layer scale of 1e-5 would hide the blocks

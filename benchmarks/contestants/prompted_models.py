@@ -44,7 +44,9 @@ def ours(cell: dict, images: np.ndarray) -> Any:
 
         def both() -> dict[str, np.ndarray]:
             encoded = np.asarray(model.encoder.predict_on_batch(images))
-            return model.decoder.predict_on_batch({**prompts, "image_embeddings": encoded})
+            return of_one_prompt(
+                model.decoder.predict_on_batch({**prompts, "image_embeddings": encoded})
+            )
 
         return both
     import keras_vit.detection
@@ -64,13 +66,19 @@ def embedded() -> Any:
     return EmbeddedImages(embeddings(), ((SIZE, SIZE),))
 
 
+def of_one_prompt(outputs: dict) -> dict[str, np.ndarray]:
+    """The masks for one prompt, which transformers gives; ours has that for several, too."""
+    return {key: np.asarray(outputs[key])[:, 1:] for key in ("masks", "scores")}
+
+
 def of_model(cell: dict, model: Any, inputs: Any, name: str = "output") -> Any:
     """The step of a Keras model, or of its file."""
 
     def named(outputs: Any) -> dict[str, np.ndarray]:
         if not isinstance(outputs, dict):
             outputs = {name: outputs}
-        return outputs if len(outputs) > 1 else {name: next(iter(outputs.values()))}
+        outputs = outputs if len(outputs) > 1 else {name: next(iter(outputs.values()))}
+        return of_one_prompt(outputs) if cell["part"] == "decoder" else outputs
 
     if cell["interface"] == "predict":
         return lambda: named(model.predict_on_batch(inputs))

@@ -9,6 +9,7 @@ from .instances import predict_instances as predict_instances
 from .model import build_detector as build_detector
 from .open_vocabulary import OpenVocabulary as OpenVocabulary
 from .open_vocabulary import load_open_vocabulary as load_open_vocabulary
+from .owl_images import owl_pixels as owl_pixels
 from .prediction import FoundBoxes as FoundBoxes
 from .prediction import draw_boxes as draw_boxes
 from .prediction import predict_boxes as predict_boxes

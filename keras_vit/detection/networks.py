@@ -11,11 +11,10 @@ import numpy as np
 
 from keras_vit.errors import CheckpointMismatchError
 from keras_vit.families import keys
-from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.tokens import AddPositionEmbedding
-from keras_vit.models.graph import calls_of, single_input
+from keras_vit.models.graph import calls_of, perceptron, single_input
 from keras_vit.models.set_prediction import LOSS_DEFAULTS, DetectionTransformer
 from keras_vit.networks.network_file import ANY_SIZE, NetworkFile
 from keras_vit.resize import resize_positions
@@ -69,8 +68,8 @@ def load_yolos(file: NetworkFile, **options: Any) -> DetectionTransformer:
         x = _with_mid_positions(backbone, file, grid, count)
     x = x[:, 1 : 1 + count]
     outputs = {
-        "logits": _mlp(x, "class", len(file.class_names) + 1, None),
-        "pred_boxes": _mlp(x, "box", 4, "sigmoid"),
+        "logits": perceptron(x, "class", len(file.class_names) + 1, "relu"),
+        "pred_boxes": perceptron(x, "box", 4, "relu", "sigmoid"),
     }
     model = DetectionTransformer(single_input(backbone), outputs, name=backbone.name)
     heads = {"class": "class_labels_classifier", "box": "bbox_predictor"}
@@ -130,11 +129,3 @@ def _with_mid_positions(
             add.embedding.assign(np.concatenate([prefix[index], patches[index]])[None])
             file.loaded.append(add.embedding.path)
     return layers["encoder_norm"](x)
-
-
-def _mlp(x: Tensor, name: str, outputs: int, activation: str | None) -> Tensor:
-    """The multi-layer perceptron of classes or boxes."""
-    layers = [(x.shape[-1], "relu"), (x.shape[-1], "relu"), (outputs, activation)]
-    for step, (units, function) in enumerate(layers):
-        x = keras.layers.Dense(units, function, dtype=Float32Policy(), name=f"{name}_{step}")(x)
-    return x

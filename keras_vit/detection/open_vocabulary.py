@@ -8,18 +8,15 @@ import functools
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from keras_vit.data.image_files import read_pixels
-from keras_vit.detection.owl_images import owl_pixels
+from keras_vit.detection.prediction import predict_sets
 from keras_vit.errors import CheckpointError, printable
 from keras_vit.families import keys
-from keras_vit.hub.cache import fetch
-from keras_vit.hub.catalog import find_weights
 from keras_vit.models.set_prediction import to_corners
 from keras_vit.models.text_detector import (
     EMBEDDINGS,
@@ -30,16 +27,14 @@ from keras_vit.models.text_detector import (
     build_patch_model,
     build_text_detector,
 )
-from keras_vit.networks.network_file import NetworkFile, load_network
+from keras_vit.networks.network_file import NetworkFile, open_network
 from keras_vit.networks.saving import save_network
-from keras_vit.pretrained import LOADERS
+from keras_vit.pretrained import find_class
 from keras_vit.runtime.model import Model, find_preprocessing
 from keras_vit.texts.text_files import TextFile
 from keras_vit.texts.text_tower import TextConfig, build_text_tower
 from keras_vit.texts.tokenizer import Tokenizer, check_texts, load_tokenizer
-from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.save import Sized
-from keras_vit.weights.sidecar import architecture_of
 
 # What stands before the names of both towers.
 _STARTS = {"OwlViTForObjectDetection": "owlvit.", "Owlv2ForObjectDetection": "owlv2."}
@@ -75,8 +70,7 @@ class OpenVocabulary:
         text_config: Architecture of the text tower.
         folder: Folder of the checkpoint.
 
-    Attributes:
-        load_report: The `LoadReport` of the checkpoint.
+    `image.load_report` is the `LoadReport` of the checkpoint.
     """
 
     image: Model
@@ -85,10 +79,6 @@ class OpenVocabulary:
     folder: pathlib.Path
     _file: TextFile = dataclasses.field(repr=False)
     _unused: dict[str, np.ndarray] = dataclasses.field(repr=False)  # of CLIP's training
-
-    @property
-    def load_report(self) -> Any:
-        return self.image.load_report
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -164,7 +154,10 @@ class OpenVocabulary:
         """Builds a detector of what texts name, which holds their features.
 
         It needs no text tower, so that it is saved and exported as any model. Its layers are those
-        of `image`.
+        of `image`. It takes images of one size, that of `input_shape`, and neither pads nor resizes
+        them; nor does an exported file. `keras_vit.detection.predict_boxes(model, images)` takes
+        images of any size. For an exported file, `keras_vit.detection.owl_pixels` makes its input
+        of an image: OWL-ViT resizes the whole image, OWLv2 fills it up to a square before.
 
         Args:
             texts: `K` texts, all different, such as `"a photo of a cat"`.
@@ -198,7 +191,7 @@ class OpenVocabulary:
         more: dict[str, Sized] = {f"{start}{name}": sized for name, sized in text.items()}
         for name, array in self._unused.items():
             more[name] = array.shape, functools.partial(np.asarray, array)
-        folder = save_network(self.image, folder, more)
+        folder = save_network(self.image, folder, more=more)
         for name in _TOKENIZER_FILES:
             if (self.folder / name).is_file() and folder != self.folder:
                 shutil.copyfile(self.folder / name, folder / name)
@@ -249,21 +242,13 @@ class OpenVocabulary:
 
     def _outputs(self, images: Any, batch_size: int, name: str) -> dict[str, np.ndarray]:
         """The outputs of `image` for images of any size."""
-        parts = [self.image.predict_on_batch(x) for x in self._batches(images, batch_size)]
-        if not parts:
-            raise ValueError(f"`{name}` must be one or more images. Received: none.")
-        return {key: np.concatenate([np.asarray(x[key]) for x in parts]) for key in parts[0]}
-
-    def _batches(self, images: Any, batch_size: int) -> Iterator[np.ndarray]:
-        *size, channels = self.image.inputs[0].shape[1:]
-        prepares = find_preprocessing(self.image)[1]
         images = [images] if isinstance(images, str | os.PathLike) else images
-        for start in range(0, len(images), batch_size):
-            part = images[start : start + batch_size]
-            if prepares:
-                read = (read_pixels(x, i, channels)[0] for i, x in enumerate(part, start))
-                part = [owl_pixels(x, (size[0], size[1]), self.image.published) for x in read]
-            yield np.stack(part)
+        if not len(images):
+            raise ValueError(f"`{name}` must be one or more images. Received: none.")
+        if not find_preprocessing(self.image)[1]:
+            return dict(self.image.predict(np.asarray(images), batch_size, verbose=0))
+        rows = [outputs for outputs, _ in predict_sets(self.image, images, batch_size)]
+        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
 def load_open_vocabulary(
@@ -299,33 +284,18 @@ def load_open_vocabulary(
     >>> owl.predict(["street.jpg"], ["a photo of a tram"])["boxes"]  # doctest: +SKIP
     >>> model = owl.detector(["a photo of a tram"])  # doctest: +SKIP
     """
-    address = os.fspath(folder)
-    if address.startswith("hf://"):
-        path = fetch(address, beside=_TOKENIZER_FILES)
-    else:
-        path = find_weights(folder)
-    name = architecture_of(path)
-    if name not in _STARTS:
-        raise CheckpointError(
-            f"{path} is no {' or '.join(_STARTS)}. Received: a "
-            f"{name or 'checkpoint without a class in config.json'}. Call "
-            f"{LOADERS.get(name, 'keras_vit.from_pretrained')}."
-        )
+    path = find_class(folder, _STARTS, _TOKENIZER_FILES)
     if input_shape is not None and (len(input_shape) != 3 or None in input_shape):
         raise ValueError(
             "`input_shape` must be (height, width, 3): boxes depend on the size of the grid. "
             f"Received: {input_shape}."
         )
-    parts: dict[str, Any] = {}
-    image = load_network(
-        "detection.open_vocabulary:load_parts", path, address, "image_model", parts=parts,
-        input_shape=input_shape, include_preprocessing=include_preprocessing,
-    )  # fmt: skip
-    return OpenVocabulary(image, folder=path.parent, **parts)
+    with open_network(path, os.fspath(folder)) as file:
+        return _load(file, input_shape=input_shape, include_preprocessing=include_preprocessing)
 
 
-def load_parts(file: NetworkFile, parts: dict[str, Any], **options: Any) -> Model:
-    """Loads the image side, and adds the other arguments of `OpenVocabulary` to `parts`."""
+def _load(file: NetworkFile, **options: Any) -> OpenVocabulary:
+    """Loads both towers and the heads."""
     start = _STARTS[file.config["architectures"][0]]
     kept = {key: value for key, value in file.config.items() if key not in ("id2label", "label2id")}
     file = dataclasses.replace(file, config=kept, processor={**_PROCESSOR, **file.processor})
@@ -335,24 +305,16 @@ def load_parts(file: NetworkFile, parts: dict[str, Any], **options: Any) -> Mode
         raise CheckpointError(
             f"preprocessor_config.json of {file.file.path} must say {_FOLLOWED}. Received: {asked}."
         )
+    of_text = ("text_model.", "text_projection.", "logit_scale")
     text_names = {
-        name.removeprefix(start): name
-        for part in ("text_model.", "text_projection.", "logit_scale")
-        for name in file.after(f"{start}{part}").values()
+        ours: name for ours, name in file.after(start).items() if ours.startswith(of_text)
     }
-    entries = {ours: file.file.entries[name] for ours, name in text_names.items()}
-    raw = file.file.read_raw
-    text_file = TextFile(
-        ArrayFile(
-            file.file.path, file.file.kind, entries, lambda x: raw(text_names[x]), lambda: None
-        )
-    )
+    text_file = TextFile(file.renamed(text_names))
     config = text_file.config()
     text = build_text_tower(config)
     text_file.load(text, config)
-    file.used.update(text_names.values())
     file.loaded += [f"{text.name}/{variable.path}" for variable in text.weights]
-    unused = {name: file.read(start + name) for name in ("logit_scale", "visual_projection.weight")}
+    unused = {start + x: file.read(start + x) for x in ("logit_scale", "visual_projection.weight")}
     vision = {**(file.config.get("vision_config") or {}), "model_type": "clip_vision_model"}
     names = {
         ours.replace("pre_layernorm", "pre_layrnorm"): name  # misspelt in CLIP
@@ -363,9 +325,8 @@ def load_parts(file: NetworkFile, parts: dict[str, Any], **options: Any) -> Mode
     model = build_patch_model(
         tower, text.output.shape[-1], "objectness_head.dense0.weight" in file.file.entries
     )
-    parts |= {"text": text, "text_config": config, "_file": text_file}
-    parts["_unused"] = {start + name: array for name, array in unused.items()}
-    return file.finish(model, _HEADS, ("box_bias",))
+    file.finish(model, _HEADS, ("box_bias",))
+    return OpenVocabulary(model, text, config, file.file.path.parent, text_file, unused)
 
 
 def _unit(features: np.ndarray) -> np.ndarray:

@@ -10,27 +10,28 @@ import tensorflow as tf
 from keras_vit.data.pillow import resample
 from keras_vit.installation import needing
 from keras_vit.models.text_detector import pads_images
+from keras_vit.runtime.model import Model
 
 
-def owl_pixels(image: np.ndarray, size: tuple[int, int], facts: dict[str, Any]) -> np.ndarray:
-    """Resizes an image to the size of the network.
+def owl_pixels(image: np.ndarray, model: Model) -> np.ndarray:
+    """Resizes an image for OWL-ViT or OWLv2, also for the exported file of a detector.
 
     OWL-ViT takes the whole image, resized by Pillow; OWLv2 pads it with black below or to the right
     to a square, and resizes it with SciPy, smoothed before where it shrinks.
 
     Args:
         image: Array of shape `(h, w, 3)` with values in [0, 255].
-        size: Height and width of the result.
-        facts: `published` of the model.
+        model: What `load_open_vocabulary(folder).detector(texts)` gives.
 
     Returns:
-        float32 array of shape `(*size, 3)` with values in [0, 255].
+        float32 array of shape `model.input_shape[1:]` with values in [0, 255].
 
     Raises:
         ImportError: If SciPy is not installed, for OWLv2.
     """
-    if not pads_images(facts):
-        how = {2: "bilinear"}.get(facts["processor"].get("resample"), "bicubic")
+    size = model.input_shape[1:3]
+    if not pads_images(model.published):
+        how = {2: "bilinear"}.get(model.published["processor"].get("resample"), "bicubic")
         return np.asarray(resample(tf.convert_to_tensor(image), size, (0, 0), size, how))
     with needing("detection", "Resizing of images for OWLv2 needs SciPy"):
         from scipy import ndimage

@@ -16,7 +16,7 @@ from keras_vit.detection.owl_images import displayed_size, owl_pixels
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
 from keras_vit.models.real_time import RealTimeDetector
-from keras_vit.models.set_prediction import DetectionTransformer
+from keras_vit.models.set_prediction import DetectionTransformer, to_corners
 from keras_vit.models.text_detector import TextDetector
 from keras_vit.runtime.model import find_preprocessing
 
@@ -66,25 +66,24 @@ def predict_boxes(
             preprocessing, or an image is not an array of this shape or too narrow for one patch;
             the message names it.
     """
-    finds_texts = isinstance(model, TextDetector)
-    if not finds_texts and not isinstance(model, DetectionTransformer):
+    if isinstance(model, TextDetector):
+        decode, boxes, usual = decode_text_boxes, "boxes", 0.1
+    elif isinstance(model, DetectionTransformer):
+        finds_pairs = isinstance(model, RealTimeDetector)
+        decode, boxes = decode_best_boxes if finds_pairs else decode_boxes, "pred_boxes"
+        usual = 0.5
+    else:
         raise ValueError(
             "`predict_boxes` takes a DetectionTransformer, such as YOLOS, or a TextDetector. "
             f"Received: {model!r}. Other detectors have a `predict` of their own."
         )
-    if threshold is None:
-        threshold = 0.1 if finds_texts else 0.5
-    if finds_texts:
-        decode = decode_text_boxes
-    else:
-        decode = decode_best_boxes if isinstance(model, RealTimeDetector) else decode_boxes
-    boxes = "boxes" if finds_texts else "pred_boxes"
+    least = usual if threshold is None else threshold
     found = predict_sets(model, images, batch_size)
-    return [decode(x["logits"], x[boxes], size, threshold) for x, size in found]
+    return [decode(x["logits"], x[boxes], size, least) for x, size in found]
 
 
 def predict_sets(
-    model: DetectionTransformer | TextDetector, images: Any, batch_size: int
+    model: keras.Model, images: Any, batch_size: int
 ) -> Iterator[tuple[dict[str, np.ndarray], tuple[int, int]]]:
     """The outputs of a model for each image, and the size of the image: see `predict_boxes`."""
     if not find_preprocessing(model)[1]:
@@ -120,17 +119,17 @@ def decode_boxes(
 
 
 def decode_text_boxes(
-    logits: np.ndarray, boxes: np.ndarray, size: Sequence[int], threshold: float
+    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
 ) -> FoundBoxes:
     """Makes boxes in pixels of the outputs for one image, as transformers does for OWL-ViT.
 
     Args:
         logits: Float array of shape `(N, K)`.
-        boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
+        pred_boxes: As for `decode_boxes`.
         size: Height and width in pixels of what boxes are shares of.
         threshold: Boxes of this score and less are left out.
     """
-    return _found(activate(logits, "multi_label"), boxes, size, threshold)
+    return _found(activate(logits, "multi_label"), pred_boxes, size, threshold)
 
 
 def _found(
@@ -144,9 +143,7 @@ def _found(
 
 def _corners(boxes: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """Edges in pixels of boxes that are centre and size, as shares of the image."""
-    centre, half = boxes[:, :2], boxes[:, 2:] / 2
-    corners: np.ndarray = np.hstack([centre - half, centre + half])
-    return corners * np.array([*size[::-1]] * 2, "float32")
+    return np.asarray(to_corners(boxes)) * np.array([*size[::-1]] * 2, "float32")
 
 
 def decode_best_boxes(
@@ -176,15 +173,12 @@ def best_pairs(logits: np.ndarray, threshold: float) -> tuple[np.ndarray, np.nda
     return scores[best], labels, queries
 
 
-def _pixels_of(
-    model: DetectionTransformer | TextDetector, image: Any, index: int
-) -> tuple[np.ndarray, Any]:
+def _pixels_of(model: keras.Model, image: Any, index: int) -> tuple[np.ndarray, Any]:
     """The input of a model of one image, and the size of what boxes are shares of."""
     *wanted, channels = model.inputs[0].shape[1:]
     image, name = read_pixels(image, index, channels)
-    if isinstance(model, TextDetector):
-        pixels = owl_pixels(image, tuple(wanted), model.published)
-        return pixels, displayed_size(image, model.published)
+    if "boxes" in model.output:  # of OWL-ViT and OWLv2, whatever their queries
+        return owl_pixels(image, model), displayed_size(image, model.published)
     processor = (model.published or {}).get("processor", {})
     size = resized_sides(image.shape[:2], processor) if None in wanted else tuple(wanted)
     if not all(size):

@@ -508,7 +508,7 @@ def _check_range(images: Images) -> None:
         )
 
 
-def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> tuple[float, float]:
+def measure_latency(runner: Runner, images: Any, repeats: int = 5) -> tuple[float, float]:
     """Median wall time and processor time of a call in milliseconds, after one warm-up call."""
     runner(images)
     times = []

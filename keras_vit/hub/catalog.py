@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from keras_vit.config import field_value
 from keras_vit.families.cards import File, Published, Publisher
@@ -162,6 +162,7 @@ def find_weights(
     card: Card | None = None,
     rehash: bool = False,
     download: bool = True,
+    beside: Sequence[str] = (),
 ) -> pathlib.Path:
     """Finds the local file of a card, an address or a path, and downloads it if needed.
 
@@ -171,6 +172,7 @@ def find_weights(
         card: Card of the weights.
         rehash: Whether an unchanged file in the cache is hashed again.
         download: As for `fetch_weights`.
+        beside: Names of further files of an address, as for `fetch`.
 
     Returns:
         Path of an existing file.
@@ -183,7 +185,7 @@ def find_weights(
         return fetch(card.address, rehash=rehash, download=download)
     text = os.fspath(weights)
     if is_address(text):
-        return fetch(text, rehash=rehash, download=download)
+        return fetch(text, rehash=rehash, download=download, beside=beside)
     if os.path.isdir(text):
         return find_file(pathlib.Path(text))
     if not os.path.isfile(text):

@@ -47,8 +47,7 @@ class PatchBoxes(Layer):
         sides = np.array([columns, rows], "float32")
         places = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), -1) + 1  # (y, x, 2)
         corners = places.reshape(-1, 2).astype("float32") / sides
-        sizes = np.broadcast_to(1 / sides, corners.shape)
-        shares = np.concatenate([corners, sizes], axis=1)  # (N, 4)
+        shares = np.hstack([corners, np.broadcast_to(1 / sides, corners.shape)])  # (N, 4)
         # In float32, as in transformers: the logit of 1 is inexact, and the same.
         small = np.float32(_SMALL)
         self._bias = np.log(shares + small) - np.log1p(small - shares)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import call_of, every_call_of, run_graph
@@ -166,6 +167,24 @@ def token_norm(model: keras.Model) -> keras.layers.Layer | None:
 def single_input(model: keras.Model) -> Tensor | list[Tensor]:
     """The inputs of a model, and one input as a tensor: Keras warns about lists of one."""
     return model.inputs[0] if len(model.inputs) == 1 else model.inputs
+
+
+def perceptron(
+    x: Tensor, name: str, outputs: int, hidden: Any, activation: str | None = None
+) -> Tensor:
+    """Three dense layers in float32, `name_0` to `name_2`, for classes or boxes.
+
+    Args:
+        x: Tensor of shape `(..., D)`.
+        name: Beginning of the layers' names.
+        outputs: Units of the last layer; the others have `D`.
+        hidden: Activation of the first two.
+        activation: Activation of the last.
+    """
+    layers = [(x.shape[-1], hidden), (x.shape[-1], hidden), (outputs, activation)]
+    for step, (units, function) in enumerate(layers):
+        x = keras.layers.Dense(units, function, dtype=Float32Policy(), name=f"{name}_{step}")(x)
+    return x
 
 
 def head_input(model: keras.Model) -> Tensor | None:

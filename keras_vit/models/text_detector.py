@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,8 +11,7 @@ from keras import ops
 from keras_vit.config import ViTConfig
 from keras_vit.layers.boxes import PatchBoxes
 from keras_vit.layers.float32 import Float32Policy
-from keras_vit.layers.layer import Tensor
-from keras_vit.models.graph import single_input
+from keras_vit.models.graph import perceptron, single_input
 from keras_vit.models.pyramid import exact_gelu
 from keras_vit.runtime.model import Model
 
@@ -29,29 +26,18 @@ class TextDetector(Model):
     `OpenVocabulary.detector` makes it. Its outputs are a dict of `"logits"` of shape `(B, N, K)`,
     one for each patch and text, `"boxes"` of shape `(B, N, 4)`: x and y of the centre, width and
     height as shares of the image, and of OWLv2 `"objectness"` of shape `(B, N)`, logits. Scores
-    are the sigmoids of logits; `keras_vit.detection.predict_boxes` gives boxes in pixels. Its
-    `class_names` are the texts.
+    are the sigmoids of logits. Its `class_names` are the texts.
+
+    It takes images of its own size, `model.input_shape`. `keras_vit.detection.predict_boxes`
+    resizes images of any size to it as transformers does, in OWLv2 after padding to a square, and
+    gives boxes in pixels; whoever calls the model or its exported file alone calls
+    `keras_vit.detection.owl_pixels` before.
     """
 
     @property
     def num_classes(self) -> int:
         """Number of texts."""
         return int(self.output["logits"].shape[-1])
-
-    @property
-    def pads(self) -> bool:
-        """Whether images are padded to squares, as OWLv2 does."""
-        return pads_images(self.published)
-
-    def save_pretrained(
-        self, folder: str | os.PathLike[str], *args: Any, **options: Any
-    ) -> pathlib.Path:
-        """Raises a ValueError: the text tower is no part of this model."""
-        raise ValueError(
-            f"A TextDetector holds features of its texts, and no text tower. Received: folder="
-            f"{os.fspath(folder)!r}. Call `save_pretrained` of what load_open_vocabulary returned, "
-            "or save this model with model.save('NAME.keras')."
-        )
 
 
 def pads_images(facts: dict[str, Any]) -> bool:
@@ -87,13 +73,13 @@ def build_patch_model(tower: Model, embedding: int, has_objectness: bool) -> Mod
         EMBEDDINGS: _dense(embedding, EMBEDDINGS)(x),
         SHIFT: _dense(1, SHIFT)(x),
         SCALE: ops.elu(_dense(1, SCALE)(x)) + 1,
-        "boxes": boxes(_perceptron(x, "box", 4)),
+        "boxes": boxes(perceptron(x, "box", 4, exact_gelu)),
     }
     if has_objectness:
         # It trains its own layers alone.
-        score = _perceptron(ops.stop_gradient(x), "objectness", 1)
+        score = perceptron(ops.stop_gradient(x), "objectness", 1, exact_gelu)
         outputs["objectness"] = ops.squeeze(score, -1)
-    return Model(single_input(tower), outputs, name=tower.name)
+    return Model(single_input(tower), outputs, name="patch_model")
 
 
 def build_text_detector(patches: Model, queries: Any, texts: Sequence[str]) -> TextDetector:
@@ -117,12 +103,6 @@ def build_text_detector(patches: Model, queries: Any, texts: Sequence[str]) -> T
     model.published = {**patches.published, "config": config}
     model.class_names = texts
     return model
-
-
-def _perceptron(x: Tensor, name: str, outputs: int) -> Tensor:
-    for step in range(2):
-        x = _dense(x.shape[-1], f"{name}_{step}", activation=exact_gelu)(x)
-    return _dense(outputs, f"{name}_2")(x)
 
 
 def _dense(units: int, name: str, **options: Any) -> keras.layers.Dense:

@@ -44,8 +44,7 @@ _LICENCES = (
     (r"tue-mps/eomt-dinov3-", "DINOv3 License"),
     (r"tue-mps/", "MIT"),
     (r"depth-anything/|liheyoung/|intel/dpt-|facebook/dpt-|microsoft/beit-", "Apache-2.0"),
-    (r"google/owlvit-|google/owlv2-|roboflow/rf-detr-", "Apache-2.0"),
-    (r"hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
+    (r"google/owl(vit|v2)-|roboflow/rf-detr-|hustvl/yolos-|usyd-community/vitpose-", "Apache-2.0"),
     (r"facebook/sam-vit-|zigeng/slimsam-", "Apache-2.0"),
 )
 
@@ -128,6 +127,20 @@ class NetworkFile:
         self.used.add(name)
         return self.file.read(name)
 
+    def renamed(self, names: Names) -> ArrayFile:
+        """Arrays under other names; those of the file count as used."""
+        self.used.update(source for source in names.values() if isinstance(source, str))
+        entries = {
+            ours: self.file.entries[x] if isinstance(x, str) else Entry(x[0], "float32")
+            for ours, x in names.items()
+        }
+
+        def read(ours: str) -> np.ndarray:
+            source = names[ours]
+            return self.file.read_raw(source) if isinstance(source, str) else source[1]()
+
+        return ArrayFile(self.file.path, self.file.kind, entries, read, lambda: None)
+
     def backbone(
         self,
         names: Names,
@@ -145,19 +158,7 @@ class NetworkFile:
             include_preprocessing: As for `from_pretrained`.
             **options: Fields of `ViTConfig`.
         """
-        entries = {}
-        for ours, source in names.items():
-            if isinstance(source, str):
-                self.used.add(source)
-                entries[ours] = self.file.entries[source]
-            else:
-                entries[ours] = Entry(source[0], "float32")
-
-        def read(ours: str) -> np.ndarray:
-            source = names[ours]
-            return self.file.read_raw(source) if isinstance(source, str) else source[1]()
-
-        view = ArrayFile(self.file.path, self.file.kind, entries, read, lambda: None)
+        view = self.renamed(names)
         checkpoint = Checkpoint(view, find_file_layout(view, ""))
         checkpoint.sidecar = read_network(config, checkpoint.layout.name)
         checkpoint.sidecar.set("preprocessing", self.preprocessing, "preprocessor_config.json")
@@ -254,6 +255,7 @@ class NetworkFile:
             str(self.file.path), self.architecture, tuple(self.loaded), fresh=tuple(fresh),
             left_out=left_out, licence=self.licence,
         )  # fmt: skip
+        state_licence(model, None)
         return model
 
     @property
@@ -335,7 +337,6 @@ def load_network(
     load = getattr(importlib.import_module(f"keras_vit.{module}"), function)
     with open_network(path, address, classes) as file:
         model = load(file, **options)
-    state_licence(model, None)
     model.name = name or model.name
     return model
 

@@ -17,7 +17,7 @@ from keras_vit.config import make_config
 from keras_vit.files import write_atomically
 from keras_vit.models.vit import build_vit
 from keras_vit.networks.network_file import head_arrays, layers_by_path
-from keras_vit.pretrained import NETWORKS
+from keras_vit.pretrained import LOADERS, NETWORKS
 from keras_vit.runtime.model import Model
 from keras_vit.weights.layout_search import LAYOUTS
 from keras_vit.weights.save import Sized, check_free, file_arrays, write_safetensors
@@ -41,9 +41,17 @@ def save_network(
         more: Arrays of the file that are not of a model.
 
     Raises:
-        ValueError: If the folder has other files of these names.
+        ValueError: If the folder has other files of these names, or the model is one part of a file
+            of several.
     """
     facts, folder = model.published, pathlib.Path(folder)
+    name = facts["config"]["architectures"][0]
+    if name in LOADERS and not others and not more:
+        raise ValueError(
+            f"{model.name!r} is one part of a {name}. Received: folder={os.fspath(folder)!r}. Call "
+            f"`save_pretrained` of what {LOADERS[name]} returned, or save this part with "
+            "model.save('NAME.keras')."
+        )
     contents = {CONFIG: _with_image_size(facts) if facts["transformer"] else facts["config"]}
     if facts["processor"]:
         contents[PREPROCESSOR] = facts["processor"]

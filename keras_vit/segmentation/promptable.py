@@ -12,16 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.create import state_licence
 from keras_vit.data.image_files import read_pixels
 from keras_vit.data.pillow import resample
-from keras_vit.hub.catalog import find_weights
 from keras_vit.networks.network_file import open_network
 from keras_vit.networks.saving import save_network
-from keras_vit.pretrained import LOADERS
+from keras_vit.pretrained import find_class
 from keras_vit.runtime.model import Model, find_preprocessing
 from keras_vit.segmentation.sam import INSIDE, LOWER_RIGHT, NO_POINT, OUTSIDE, UPPER_LEFT, load_sam
-from keras_vit.weights.sidecar import architecture_of
 
 _LABELS = (INSIDE, OUTSIDE, NO_POINT, -10)  # the last fills up a row, as in transformers
 
@@ -314,15 +311,6 @@ def load_promptable(
     >>> found = sam.predict(seen, points=[[[250, 130]]])  # doctest: +SKIP
     >>> masks = sam.resize_masks(found["masks"], seen.sizes)  # doctest: +SKIP
     """
-    path = find_weights(weights)
-    name = architecture_of(path)
-    if name != "SamModel":
-        raise ValueError(
-            f"`load_promptable` loads a SamModel. Received: {path}, "
-            f"{f'a {name}' if name else 'without a class in config.json'}. Call "
-            f"{LOADERS.get(name, 'keras_vit.from_pretrained')}."
-        )
-    with open_network(path, os.fspath(weights)) as file:
+    with open_network(find_class(weights, ("SamModel",)), os.fspath(weights)) as file:
         encoder, decoder = load_sam(file, input_shape, include_preprocessing)
-    state_licence(encoder, None)
     return PromptableSegmenter(encoder, decoder)

@@ -47,6 +47,8 @@ PROCESSORS = {
     "owlvit": transformers.OwlViTImageProcessorPil,
     "owlv2": transformers.Owlv2ImageProcessorPil,
 }
+MERGES = ["p h", "ph o", "pho t", "phot o</w>", "c a", "ca t</w>", "d o", "do g</w>", "o f</w>"]
+IDS_OF = ["a photo of a cat", "cat!!", "dog ! cat", "!", "cat! dog", "a!b"]
 NAMES = {
     "logits": "logits", "pred_boxes": "boxes", "target_pred_boxes": "boxes",
     "objectness_logits": "objectness",
@@ -99,6 +101,21 @@ def make_boxes(kind: str) -> dict[str, Any]:
     return {"logits": logits[0].tolist(), "boxes": boxes[0].tolist(), "found": theirs}
 
 
+def make_ids() -> dict[str, Any]:
+    """Ids of texts by CLIP's tokenizer, with what the files of OWL-ViT name for padding."""
+    first = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [*map(chr, first), *(chr(256 + i) for i in range(256 - len(first)))]
+    pieces = [*letters, *(f"{each}</w>" for each in letters)]
+    pieces += [each.replace(" ", "") for each in MERGES] + ["<|startoftext|>", "<|endoftext|>"]
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary, merges = (pathlib.Path(folder) / x for x in ("vocab.json", "merges.txt"))
+        vocabulary.write_text(json.dumps({each: i for i, each in enumerate(pieces)}))
+        merges.write_text("\n".join(["#version: 0.2", *MERGES, ""]))
+        tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, pad_token="!")
+    ids = tokenizer(IDS_OF, padding="max_length", max_length=8)["input_ids"]
+    return {"merges": MERGES, "texts": IDS_OF, "ids": ids}
+
+
 def main() -> None:
     """Makes all."""
     content: dict[str, Any] = {
@@ -108,6 +125,7 @@ def main() -> None:
             for kind in PROCESSORS
             for photograph, side in (("coffee", 224), ("rocket", 768))
         ],
+        "ids": make_ids(),
         "boxes": {kind: make_boxes(kind) for kind in PROCESSORS},
     }
     OUT.write_text(json.dumps(content) + "\n")

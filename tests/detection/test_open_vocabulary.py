@@ -16,9 +16,10 @@ from keras_vit.detection.evaluation import evaluate_boxes
 from keras_vit.detection.open_vocabulary import load_open_vocabulary
 from keras_vit.detection.prediction import decode_text_boxes, predict_boxes
 from keras_vit.export.formats import FORMATS
-from keras_vit.models.text_detector import TextDetector
+from keras_vit.models.text_detector import TextDetector, pads_images
 from scripts.golden.network_formula import images_of, token_ids_of
 from tests.detection.open_vocabulary import CASES, check_owl, owl_folder
+from tests.image_text.towers import MERGES
 
 TEXTS = ["a photo of a cat", "dog", "a photo of a dog"]
 
@@ -71,15 +72,19 @@ def test_a_detector_of_texts_has_the_outputs_and_is_saved(owl, photographs, tmp_
     assert again.class_names == tuple(TEXTS) and again.published == model.published
     found = predict_boxes(again, photographs, threshold=0.0)
     for index, (image, each) in enumerate(zip(photographs, found, strict=True)):
-        height, width = (max(image.shape),) * 2 if again.pads else image.shape[:2]
+        height, width = (max(image.shape),) * 2 if pads_images(again.published) else image.shape[:2]
         scores = 1 / (1 + np.exp(-expected["logits"][index].astype("float64")))
         np.testing.assert_allclose(each.scores, scores.max(axis=-1), atol=1e-5)
         centre = (each.boxes[:, :2] + each.boxes[:, 2:]) / 2 / [width, height]
         np.testing.assert_allclose(centre, expected["boxes"][index, :, :2], atol=1e-5)
     some = predict_boxes(again, photographs)[0]
     assert len(some.scores) == (found[0].scores > 0.1).sum()
-    with pytest.raises(ValueError, match="holds features of its texts, and no text tower"):
-        model.save_pretrained(tmp_path)
+    for part in (model, again, owl.image):
+        with pytest.raises(
+            ValueError, match=r"is one part of a .*`save_pretrained` of what .*load"
+        ):
+            part.save_pretrained(tmp_path / "part")
+    assert not (tmp_path / "part").exists()
 
 
 def test_files_and_texts_in_another_form_are_the_same(owl, photographs, tmp_path):
@@ -87,9 +92,9 @@ def test_files_and_texts_in_another_form_are_the_same(owl, photographs, tmp_path
     PIL.Image.fromarray(photographs[0]).save(tmp_path / "a.png")
     found = owl.predict(tmp_path / "a.png", TEXTS[0])
     np.testing.assert_allclose(found["logits"][0], expected["logits"][0], rtol=0, atol=1e-5)
-    ids = owl.tokenizer(TEXTS[:1])
-    assert ids[0, 6:].tolist() == [522, 0]  # the end, and padding
-    assert owl.tokenizer(["cat!!"]).tolist() == [[521, 517, 0, 0, 522, 0, 0, 0]]  # as theirs
+    theirs, ids = CASES["ids"], owl.tokenizer(TEXTS[:1])
+    assert theirs["merges"] == list(MERGES) and ids[0, 6:].tolist() == [522, 0]  # end and padding
+    assert owl.tokenizer(theirs["texts"]).tolist() == theirs["ids"]
     found = owl.predict(photographs, token_ids=ids[:, :7], batch_size=2)
     for key, values in expected.items():
         np.testing.assert_allclose(found[key], values, rtol=0, atol=1e-5)
@@ -106,7 +111,7 @@ def test_a_written_folder_has_every_array(owl, photographs, tmp_path):
     again = load_open_vocabulary(folder)
     expected, found = (x.predict(photographs, token_ids=[[5, 522]]) for x in (owl, again))
     np.testing.assert_allclose(found["logits"], expected["logits"], rtol=0, atol=1e-6)
-    report = owl.load_report
+    report = owl.image.load_report
     assert not report.left_out and len(report.loaded) == len(set(report.loaded))
 
 
@@ -213,11 +218,11 @@ def test_files_give_the_outputs_of_the_detector(owl, format, tmp_path):
 def test_an_address_fetches_the_tokenizer_and_tells_the_licence(owl, monkeypatch):
     fetched = []
 
-    def fetch(address, beside):
+    def fetch(address, beside, **_):
         fetched.append((address, beside))
         return owl.folder / "model.safetensors"
 
-    monkeypatch.setattr("keras_vit.detection.open_vocabulary.fetch", fetch)
+    monkeypatch.setattr("keras_vit.hub.catalog.fetch", fetch)
     again = load_open_vocabulary("hf://google/owlv2-base-patch16-ensemble")
-    assert again.load_report.licence == "Apache-2.0"
+    assert again.image.load_report.licence == "Apache-2.0"
     assert "merges.txt" in fetched[0][1] and again.tokenizer("cat").shape == (1, 8)

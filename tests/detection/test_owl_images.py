@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import skimage.data
@@ -18,7 +20,9 @@ DEVIATION = 255 * np.array([0.26862954, 0.26130258, 0.27577711])
 def test_pixels_of_photographs_are_theirs(case):
     image = getattr(skimage.data, case["photograph"])()
     facts = {"config": CASES["cases"][case["kind"]]["config"], "processor": {}}
-    pixels = owl_pixels(image, (case["side"],) * 2, facts)
+    side = case["side"]
+    model = SimpleNamespace(input_shape=(None, side, side, 3), published=facts)
+    pixels = owl_pixels(image, model)
     assert pixels.dtype == "float32"
     found = chosen_values((pixels - MEAN) / DEVIATION)
     assert found["shape"] == case["shape"]

@@ -12,11 +12,14 @@ import pytest
 from PIL import Image
 
 import keras_vit
+from keras_vit.detection.open_vocabulary import load_open_vocabulary
+from tests.detection.open_vocabulary import owl_folder
 from tests.fixtures import images_for, tiny_vit
 from tests.image_text.towers import write_transformers, write_vocabulary
 from tests.networks.cases import network_folder
+from tests.segmentation.sam_folder import sam_folder
 
-DENSE = ("network", "poses")
+DENSE = ("network", "poses", "detector", "clicks")
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
 
 
@@ -108,6 +111,27 @@ def test_corners_of_networks_and_poses_are_compared(picture, tmp_path, capsys):
     padded = names["pixels_of"](as_jpeg(picture), "640 x 640 padded")
     assert padded.shape == (1, 640, 640, 3) and padded[0, :480].any(axis=-1).mean() > 0.9
     assert not padded[0, 480:].any()
+
+
+def test_detectors_of_texts_and_clicks_are_compared(picture, tmp_path, capsys):
+    names = runpy.run_path(str(SCRIPT))
+    (tmp_path / "picture.jpg").write_bytes(as_jpeg(picture))
+    owl = load_open_vocabulary(owl_folder("owlv2", tmp_path / "owl"))
+    pixels = names["pixels_of"](as_jpeg(picture), "64 x 64 bilinear")
+    found = owl.detector(["a cat", "dog"]).predict_on_batch(pixels)
+    rows = {"logits": tuple(map(tuple, found["logits"][0, :3]))}
+    rows["boxes"] = tuple(map(tuple, found["boxes"][0, :3, :3]))
+    values = names["Values"]
+    right = values(str(owl.folder), "detector", rows, "64 x 64 bilinear", ("a cat", "dog"))
+    wrong = dataclasses.replace(right, texts=("dog", "a cat"))
+    (tmp_path / "sam").mkdir()
+    click = values(str(sam_folder(tmp_path / "sam")), "clicks", {"scores": (9.0, 9, 9)}, "whole")
+    main = names["main"]
+    main.__globals__["CLICK"] = (400, 200)  # inside of this picture
+    for each, expected in ((right, 0), (wrong, 1), (click, 1)):
+        main.__globals__["PUBLISHED"] = (each,)
+        assert main(["--picture", str(tmp_path / "picture.jpg")]) == expected
+    assert "3 numbers of clicks" in capsys.readouterr().out
 
 
 def test_logits_of_texts_are_compared(script, picture, tmp_path, capsys):
