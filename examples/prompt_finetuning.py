@@ -2,14 +2,15 @@
 
     python examples/prompt_finetuning.py hf://facebook/sam-vit-base IMAGES MASKS classes.txt
 
-The encoder stays as it is and sees every image once. Boxes around the masks are the prompts, and the
-loss is that of the paper: 20 times the focal loss plus the dice loss, and the error of the scores.
-Prints the mean IoU on held-out images before and after, and writes `sam-trained`.
+The encoder stays as it is and sees every image once. Boxes around the masks are the prompts, and
+the loss is that of the paper: 20 times the focal loss plus the dice loss, and the error of the
+scores. Prints the mean IoU on held-out images before and after, and writes `sam-trained`.
 """
 
 from __future__ import annotations
 
 import argparse
+import pathlib
 
 import keras
 import numpy as np
@@ -43,7 +44,7 @@ def main(arguments=None):
     parser.add_argument("--output", default="sam-trained")
     options = parser.parse_args(arguments)
 
-    names = open(options.classes).read().split()
+    names = pathlib.Path(options.classes).read_text(encoding="utf-8").split()
     training, held_out = read_masks(options.images, options.masks, names).split(0.2)
     segmenter = load_promptable(options.weights)
     trainer = build_prompt_trainer(segmenter)

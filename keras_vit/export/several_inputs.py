@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
 from keras_vit.export import litert, onnx_convert, onnx_graph, openvino
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.freeze import stack_equal, with_weights
@@ -36,7 +35,6 @@ def export_several_inputs(
     format: str,
     samples: Sequence[Mapping[str, np.ndarray]],
     shapes: Mapping[str, Sequence[int | None]] | None = None,
-    tolerance: float | None = None,
 ) -> ExportReport:
     """Exports a model of several inputs in float32, and checks it on samples of them.
 
@@ -50,8 +48,6 @@ def export_several_inputs(
         samples: Inputs by name, of a batch of 1, on which the file is compared with the model.
         shapes: Shapes of some inputs in the file, after the batch, where the model leaves sizes
             open and the format needs them; `None` keeps all.
-        tolerance: Largest difference allowed, relative to the largest value of an output; `None`
-            takes that of the format.
 
     Returns:
         An `ExportReport`; `images` is the number of samples.
@@ -59,15 +55,8 @@ def export_several_inputs(
     Raises:
         FileExistsError: If `path` exists.
         ImportError: If a package of the format is not installed.
-        ValueError: If the format is unknown, or inputs or outputs have no names.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
     """
-    check_choice("format", format, tuple(_WRITERS))
-    if not isinstance(model.input, dict) or not isinstance(model.output, dict):
-        raise ValueError(
-            f"The inputs and outputs of the model must be dicts. Received: {model.name!r}. Build "
-            "keras_vit.Model({name: input, ...}, {name: output, ...})."
-        )
     named, versions = NamedInputs(model, shapes or {}), pathlib.Path(path).expanduser()
     is_versioned = format == "saved_model"
     path = versions / str(next_version(list_names(versions))) if is_versioned else versions
@@ -81,7 +70,7 @@ def export_several_inputs(
             max(largest_difference(*pair, 1.0) for pair in pairs), None,
             *measure_latency(runner, dict(samples[0])),
         )  # fmt: skip
-        check(report, False, tolerance)
+        check(report, False)
         if is_versioned:
             path = publish_version(unfinished, versions)
     return dataclasses.replace(report, path=path)
@@ -106,10 +95,10 @@ def _write_litert(named: NamedInputs, path: pathlib.Path) -> None:
     litert.check_operators(path)
 
 
-def _write_onnx(named: NamedInputs, path: pathlib.Path, external: bool = False) -> None:
+def _write_onnx(named: NamedInputs, path: pathlib.Path) -> None:
     import_onnx()
     graph = onnx_convert.convert(named, tuple(named.model.output), _OPSET)
-    onnx_graph.save(graph, path, external, {})
+    onnx_graph.save(graph, path, False, {})
 
 
 def _write_openvino(named: NamedInputs, path: pathlib.Path) -> None:

@@ -15,7 +15,6 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.relative import Positions
-from keras_vit.layers.rotary import Rotation
 from keras_vit.layers.windows import Windows
 
 
@@ -92,16 +91,14 @@ class PaddedWindowAttention(SelfAttention):
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`, the patches row by row.
-        rotation: Must be `None`, as `attention_mask` and `num_queries`.
-        return_attention_scores: Must be `False`.
         training: Whether dropout is on.
 
     Returns:
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        ValueError: As for `SelfAttention`; if the tokens do not fit the grid; for the others of
-            its call arguments: zeros have a part in the attention weights.
+        ValueError: As for `SelfAttention`; if the tokens do not fit the grid; for other
+            call arguments of `SelfAttention`: zeros have a part in the attention weights.
     """
 
     def __init__(
@@ -116,12 +113,7 @@ class PaddedWindowAttention(SelfAttention):
         self.window_size = pair("window_size", window_size)
         self._windows = Windows(self.grid, self.window_size, 0)
 
-    def build(
-        self,
-        tokens_shape: Shape,
-        rotation_shape: Shape | None = None,
-        attention_mask_shape: Shape | None = None,
-    ) -> None:
+    def build(self, tokens_shape: Shape, *_: Any, **__: Any) -> None:
         if tokens_shape[1] != math.prod(self.grid):
             raise ValueError(
                 f"Windows need the grid of the patches. Received: {tokens_shape[1]} tokens, "
@@ -129,22 +121,12 @@ class PaddedWindowAttention(SelfAttention):
             )
         super().build((None, math.prod(self.window_size), tokens_shape[-1]))
 
-    def call(
-        self,
-        tokens: Tensor,
-        rotation: Rotation | None = None,
-        attention_mask: Tensor | None = None,
-        *,
-        num_queries: int | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> Tensor:
-        given = rotation, attention_mask, num_queries
-        if return_attention_scores or any(x is not None for x in given):
+    def call(self, tokens: Tensor, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        if kwargs.pop("return_attention_scores", False) or args or kwargs:
             raise ValueError(
                 "Windows that are filled up with zeros have no attention weights between patches "
-                f"alone, rotations or masks. Received: {return_attention_scores=}, a grid of "
-                f"{self.grid} in windows of {self.window_size}. Look at a block without windows."
+                f"alone, rotations or masks. Received: a grid of {self.grid} in windows of "
+                f"{self.window_size}. Look at a block without windows."
             )
         x = self._windows.split(ops.expand_dims(tokens, 1))  # (B * windows, 1, patches, D)
         x = super().call(ops.squeeze(x, 1), training=training)

@@ -69,45 +69,6 @@ class FourierPositions(Layer):
         x = 2 * math.pi * ops.matmul(2 * places - 1, self.frequencies)
         return ops.concatenate([ops.sin(x), ops.cos(x)], axis=-1)
 
-    def compute_output_spec(self, points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        width = 2 * self.num_frequencies
-        points = keras.KerasTensor((*points.shape[:2], width), dtype=self.compute_dtype)
-        return points, keras.KerasTensor((1, math.prod(self.grid), width), dtype=points.dtype)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class LabelEmbedding(Layer):
-    """Adds a learned vector where labels have a value.
-
-    Args:
-        label: The value.
-
-    Call arguments:
-        x: Float tensor of shape `(..., D)`.
-        labels: Tensor of shape `(...)`, or one that fits it.
-
-    Returns:
-        Float tensor of the shape of `x`.
-    """
-
-    def __init__(self, label: int, **kwargs: Any):
-        super().__init__(**{"dtype": Float32Policy(), **kwargs})
-        self.label = label
-
-    def build(self, x_shape: Shape, labels_shape: Shape | None = None) -> None:
-        self.vector = self.add_weight(
-            name="vector",
-            shape=(x_shape[-1],),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
-
-    def call(self, x: Tensor, labels: Tensor) -> Tensor:
-        is_it = ops.equal(labels, self.label)[..., None]
-        return x + ops.where(is_it, ops.cast(self.vector, x.dtype), 0.0)
-
-    def compute_output_spec(self, x: Tensor, labels: Tensor) -> Tensor:
-        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class CrossAttention(Layer):
@@ -149,6 +110,3 @@ class CrossAttention(Layer):
             heads.append(split_heads(project(flat), size_of(x, 1), self.num_heads))
         x = merge_heads(ops.matmul(attention_scores(*heads[:2]), heads[2]))  # (B * Q, inner)
         return ops.reshape(self.output_projection(x), (-1, size_of(queries, 1), queries.shape[-1]))
-
-    def compute_output_spec(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return keras.KerasTensor(queries.shape, dtype=self.compute_dtype)

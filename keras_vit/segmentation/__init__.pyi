@@ -19,10 +19,8 @@ from .masks import read_masks as read_masks
 from .model import build_segmenter as build_segmenter
 from .networks import as_segmenter as as_segmenter
 from .prompt_export import export_promptable as export_promptable
-from .prompt_training import PromptTrainer as PromptTrainer
 from .prompt_training import build_prompt_trainer as build_prompt_trainer
 from .prompt_training import prompt_batches as prompt_batches
-from .prompt_training import prompt_loss as prompt_loss
 from .promptable import EmbeddedImages as EmbeddedImages
 from .promptable import PromptableSegmenter as PromptableSegmenter
 from .promptable import load_promptable as load_promptable

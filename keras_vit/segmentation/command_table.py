@@ -6,7 +6,6 @@ Like `cli/commands.py`, which lists this module by its name, it imports nothing 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from keras_vit.cli.arguments import (
@@ -31,18 +30,6 @@ def value_or_colour(text: str) -> int | tuple[int, ...]:
             f"a value such as 255, or a colour such as 224,224,192, is expected. Received: {text!r}"
         )
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def place_of(count: int) -> Callable[[str], tuple[int, ...]]:
-    """Makes the reader of as many pixels, such as `120,80`."""
-
-    def read(text: str) -> tuple[int, ...]:
-        found = tuple(map(int, text.split(",")))
-        if len(found) != count:
-            raise argparse.ArgumentTypeError(f"{count} numbers are expected. Received: {text!r}")
-        return found
-
-    return read
 
 
 _IGNORED: dict[str, Any] = {"type": value_or_colour, "nargs": "*"}
@@ -124,43 +111,16 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "segment masks",
         "segmentation.prompt_commands:write_masks",
-        "Writes masks of what points or a box ask for, or of everything, as COCO and drawn.",
+        "Writes masks of everything in image files, as a COCO file and drawn over the images.",
         (
             argument("model", help="a folder or an address of Segment Anything"),
             argument("files", "--data", nargs="+", help="image files, and folders of them"),
             IMAGE_SIZE,
             argument("--output", default="masks", help="folder to write to"),
-            argument(
-                "--inside",
-                nargs="+",
-                type=place_of(2),
-                default=(),
-                metavar="X,Y",
-                help="points of an object, in pixels; without prompts, everything is found",
-            ),
-            argument(
-                "--outside",
-                nargs="+",
-                type=place_of(2),
-                default=(),
-                metavar="X,Y",
-                help="points that do not belong to it",
-            ),
-            argument(
-                "--box",
-                type=place_of(4),
-                metavar="LEFT,TOP,RIGHT,BOTTOM",
-                help="box around the object, in pixels",
-            ),
-            argument("--points-per-side", type=int, default=32, help="of everything"),
-            argument("--threshold", type=float, default=0.88, help="least score, of everything"),
-            argument(
-                "--stability-threshold",
-                type=float,
-                default=0.95,
-                help="least stability, of everything",
-            ),
-            argument("--crop-layers", type=int, default=0, help="layers of crops, of everything"),
+            argument("--points-per-side", type=int, default=32, help="points of the grid"),
+            argument("--threshold", type=float, default=0.88, help="least score"),
+            argument("--stability-threshold", type=float, default=0.95, help="least stability"),
+            argument("--crop-layers", type=int, default=0, help="layers of crops"),
             UNREADABLE_FILES,
         ),
         keeps_buffers=True,

@@ -92,12 +92,11 @@ def find_all_masks(
         for start in range(0, len(points), points_per_batch):
             part = points[start : start + points_per_batch]
             outputs = segmenter.predict(embedded, points=part)
-            for logits, score in zip(
-                *map(_flat, (outputs["masks"], outputs["scores"])), strict=True
-            ):
+            of_all = (np.concatenate(outputs[name]) for name in ("masks", "scores"))
+            for logits, score in zip(*of_all, strict=True):
                 if score <= threshold > 0:
                     continue
-                x = _to_image(segmenter, logits, crop.shape[:2])
+                (x,) = segmenter.resize_logits(logits[None], crop.shape[:2])
                 sure, unsure = (
                     (x > mask_threshold + y).sum() for y in (stability_offset, -stability_offset)
                 )
@@ -118,11 +117,6 @@ def find_all_masks(
     return FoundMasks(np.reshape(masks, (-1, *size)).astype(bool), score[order], box[order])
 
 
-def _flat(outputs: np.ndarray) -> np.ndarray:
-    """Masks, or scores, of all prompts in one axis."""
-    return outputs.reshape(-1, *outputs.shape[2:])
-
-
 def _crops(
     size: tuple[int, int], layers: int, overlap: float
 ) -> Iterator[tuple[int, int, int, int]]:
@@ -135,15 +129,6 @@ def _crops(
         for i, j in itertools.product(range(count), repeat=2):
             left, top = i * (across - shared), j * (down - shared)
             yield left, top, min(left + across, width), min(top + down, height)
-
-
-def _to_image(
-    segmenter: PromptableSegmenter, logits: np.ndarray, size: tuple[int, ...]
-) -> np.ndarray:
-    """Logits `(rows, columns)` of a mask, in the size of the image and without the padding."""
-    height, width = segmenter.resized_size(size)
-    whole = tf.image.resize(logits[..., None], segmenter.image_size)
-    return tf.image.resize(whole[:height, :width], size)[..., 0].numpy()
 
 
 def box_of(mask: np.ndarray) -> np.ndarray:
@@ -198,7 +183,8 @@ def to_coco(names: Sequence[str], found: Sequence[FoundMasks]) -> dict[str, Any]
     """
     with needing("detection", "The masks of COCO need pycocotools"):
         from pycocotools import mask as coco
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for index, (name, each) in enumerate(zip(names, found, strict=True), 1):
         height, width = each.masks.shape[1:]
         images.append({"id": index, "file_name": name, "height": height, "width": width})

@@ -58,43 +58,37 @@ def export_promptable(
     >>> keras_vit.segmentation.export_promptable(segmenter, "files", "litert")  # doctest: +SKIP
     """
     check_choice("format", format, tuple(_ENDINGS))
-    if format == "openvino" and num_points is None:
+    if (num_points or 0) < 4 and (num_points is not None or format == "openvino"):
         raise ValueError(
-            "OpenVINO converts a decoder of a fixed `num_points`. Pass one, such as 8."
+            "`num_points` must be 4 or more; `None` is any number, which OpenVINO does not "
+            f"convert. Received: {num_points} for {format}."
         )
     folder, ending = pathlib.Path(folder), _ENDINGS[format]
     image = synthetic_images((*segmenter.image_size, 3), count=1)
     arguments = {"precision": precision, "images": image, **options}
     first = FORMATS[format].export(segmenter.encoder, folder / f"encoder{ending}", **arguments)
     shapes = None if num_points is None else {"points": (num_points, 2), "labels": (num_points,)}
-    samples = [_filled(x, num_points) for x in _samples(segmenter, image)]
-    path = folder / f"decoder{ending}"
-    second = export_several_inputs(segmenter.decoder, path, format, samples, shapes)
-    return first, second
+    path, samples = folder / f"decoder{ending}", _samples(segmenter, image, num_points)
+    return first, export_several_inputs(segmenter.decoder, path, format, samples, shapes)
 
 
-def _samples(segmenter: PromptableSegmenter, image: np.ndarray) -> list[dict[str, np.ndarray]]:
-    """Inputs of the decoder for prompts of several kinds on one image."""
-    embedded = EmbeddedImages(segmenter.encoder.predict(image, verbose=0), (segmenter.image_size,))
-    height, width = segmenter.image_size
-    points = np.random.default_rng(0).uniform(0, (width - 1, height - 1), (1, 3, 2))
-    box = np.array([[0, 0, width / 2, height / 3]])
+def _samples(
+    segmenter: PromptableSegmenter, image: np.ndarray, num_points: int | None
+) -> list[dict[str, np.ndarray]]:
+    """Inputs of the decoder for prompts of several kinds on one image, filled up with points."""
+    size = segmenter.image_size
+    embedded = EmbeddedImages(segmenter.encoder.predict_on_batch(image), (size,))
+    points = np.random.default_rng(0).uniform(0, np.array(size[::-1]) - 1, (1, 3, 2))
     mask = segmenter.predict(embedded, points, num_masks=1)["masks"][:, 0]
-    return [
-        segmenter.prepare_prompts(embedded, *prompts)
-        for prompts in (
-            (points[:, :1], None, None, None),
-            (points, np.array([[1, 0, 1]]), None, None),
-            (points[:, :1], None, box, mask),
-        )
+    box = np.array([[0, 0, size[1] / 2, size[0] / 3]])
+    prompts: list[dict[str, Any]] = [
+        {"points": points[:, :1]},
+        {"points": points, "labels": np.array([[1, 0, 1]])},
+        {"points": points[:, :1], "boxes": box, "masks": mask},
     ]
-
-
-def _filled(inputs: dict[str, np.ndarray], num_points: int | None) -> dict[str, np.ndarray]:
-    """Inputs of the decoder with as many points."""
-    missing = 0 if num_points is None else num_points - inputs["points"].shape[1]
-    if missing < 0:
-        raise ValueError(f"`num_points` must be 4 or more, or None. Received: {num_points}.")
-    points = np.pad(inputs["points"], ((0, 0), (0, missing), (0, 0)))
-    labels = np.pad(inputs["labels"], ((0, 0), (0, missing)), constant_values=_PADDING)
-    return {**inputs, "points": points, "labels": labels}
+    samples = [segmenter.prepare_prompts(embedded, **each) for each in prompts]
+    for sample in samples:
+        fill = (0, 0), (0, max((num_points or 0) - sample["points"].shape[1], 0))
+        sample["points"] = np.pad(sample["points"], (*fill, (0, 0)))
+        sample["labels"] = np.pad(sample["labels"], fill, constant_values=_PADDING)
+    return samples

@@ -6,72 +6,17 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.data.decode import decode
-from keras_vit.runtime.model import Model
 from keras_vit.segmentation.everything import box_of
 from keras_vit.segmentation.masks import MaskSet
 from keras_vit.segmentation.promptable import PromptableSegmenter
+from keras_vit.train.prompt_trainer import PromptTrainer
 
-_FOCAL = 20.0  # times the dice loss, appendix A of https://arxiv.org/abs/2304.02643
-_ALPHA = 0.25  # of pixels inside; with the square below, as in https://arxiv.org/abs/1708.02002
-_PROMPTS = ("prompt_", "point_", "no_", "mask_conv", "mask_norm")  # layers that encode them
 _SHUFFLED = 256  # objects, a second time in each epoch after the images
-
-
-def prompt_loss(logits: Any, scores: Any, masks: Any) -> Any:
-    """Loss of Segment Anything: focal and dice loss of masks, and squared error of their scores.
-
-    Appendix A of https://arxiv.org/abs/2304.02643: 20 times the focal loss plus the dice loss, of
-    the mask that fits best; and the error of the IoU that is expected of every mask.
-
-    Args:
-        logits: Float tensor of shape `(B, M, rows, columns)`.
-        scores: Float tensor of shape `(B, M)`: the expected IoU.
-        masks: Tensor of shape `(B, rows, columns)`, 1 inside of the object and 0 outside.
-
-    Returns:
-        Float tensor of shape `(B,)`.
-    """
-    x, y = ops.cast(logits, "float32"), ops.cast(masks, "float32")[:, None]
-    p, axes = ops.sigmoid(x), (2, 3)
-    entropy = ops.softplus(x) - x * y
-    missed = p + y - 2 * p * y  # of the probability of the true side
-    focal = ops.mean((_ALPHA * y + (1 - _ALPHA) * (1 - y)) * missed**2 * entropy, axes)
-    total = ops.sum(p, axes) + ops.sum(y, axes)
-    dice = 1 - (2 * ops.sum(p * y, axes) + 1) / (total + 1)
-    inside = ops.cast(x > 0, "float32")
-    union = ops.sum(ops.maximum(inside, y), axes)
-    iou = ops.sum(inside * y, axes) / ops.maximum(union, 1.0)
-    errors = ops.square(ops.cast(scores, "float32") - iou)
-    return ops.min(_FOCAL * focal + dice, -1) + ops.mean(errors, -1)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class PromptTrainer(Model):
-    """A decoder of masks that trains with `prompt_loss`: `compile(optimizer)` and `fit`.
-
-    Its labels are masks of shape `(B, rows, columns)`, in the size of its logits.
-
-    Args:
-        *args: As for `keras_vit.Model`.
-        **kwargs: As for `keras_vit.Model`.
-    """
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:  # fmt: skip
-        """The mean of `prompt_loss` over a batch, and the losses of the layers."""
-        losses = prompt_loss(y_pred["masks"], y_pred["scores"], y)
-        if sample_weight is not None:
-            losses = losses * ops.cast(sample_weight, losses.dtype)
-        return ops.sum(ops.stack([ops.mean(losses), *self.losses]))
 
 
 def build_prompt_trainer(segmenter: PromptableSegmenter, num_masks: int = 1) -> PromptTrainer:
@@ -101,7 +46,7 @@ def build_prompt_trainer(segmenter: PromptableSegmenter, num_masks: int = 1) -> 
     check_choice("num_masks", num_masks, (1, 3))
     decoder = segmenter.decoder
     for layer in decoder.layers:
-        layer.trainable = not layer.name.startswith(_PROMPTS)
+        layer.trainable = not layer.name.startswith("prompt_")
     chosen = slice(0, 1) if num_masks == 1 else slice(1, None)
     outputs = {name: x[:, chosen] for name, x in decoder.output.items()}
     return PromptTrainer(decoder.input, outputs, name=f"{decoder.name}_trainer")
@@ -161,17 +106,16 @@ def prompt_batches(
                     row = segmenter.prepare_prompts(embedded, boxes=box_of(mask)[None])
                 else:
                     place = rng.choice(np.argwhere(mask))[::-1]
-                    row = segmenter.prepare_prompts(embedded, place[None, None])
+                    row = segmenter.prepare_prompts(embedded, points=place[None, None])
                 rows.append((row["points"][0], row["labels"][0], _smaller(mask, size)))
             yield embedded.embeddings[0], *map(np.stack, zip(*rows, strict=True))
 
-    def objects(embeddings: Any, *rows: Any) -> tf.data.Dataset:
-        def with_image(points: Any, labels: Any, mask: Any) -> tuple[dict[str, Any], Any]:
-            own = {"image_embeddings": embeddings, "points": points, "labels": labels}
-            none = {"previous_mask": tf.zeros(size), "has_previous_mask": tf.zeros(())}
-            return {**own, **none}, mask
-
-        return tf.data.Dataset.from_tensor_slices(rows).map(with_image)
+    def objects(embeddings: Any, points: Any, labels: Any, masks: Any) -> tf.data.Dataset:
+        count = tf.shape(points)[0]
+        x = {"image_embeddings": tf.repeat(embeddings[None], count, axis=0), "points": points}
+        x |= {"labels": labels, "previous_mask": tf.zeros((count, *size))}
+        x |= {"has_previous_mask": tf.zeros(count)}
+        return tf.data.Dataset.from_tensor_slices((x, masks))
 
     spec = (
         tf.TensorSpec(inputs["image_embeddings"]), tf.TensorSpec((None, 2, 2)),

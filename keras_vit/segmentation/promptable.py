@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -100,8 +99,7 @@ class PromptableSegmenter:
                 how = preprocessing.interpolation
                 resized = resample(tf.constant(image), size, (0, 0), size, how)
                 own[: size[0], : size[1]] = resized
-        embeddings = [keras.ops.convert_to_numpy(self.encoder.predict_on_batch(x[None]))
-                      for x in pixels]  # fmt: skip
+        embeddings = [self.encoder.predict_on_batch(x[None]) for x in pixels]
         return EmbeddedImages(np.concatenate(embeddings), tuple(sizes))
 
     def resized_size(self, size: Sequence[int]) -> tuple[int, int]:
@@ -115,8 +113,8 @@ class PromptableSegmenter:
         points: Any = None,
         labels: Any = None,
         boxes: Any = None,
-        masks: Any = None,
         num_masks: int = 3,
+        masks: Any = None,
     ) -> dict[str, np.ndarray]:
         """Predicts masks of the objects that prompts point at, one object a row of prompts.
 
@@ -130,8 +128,8 @@ class PromptableSegmenter:
             labels: Integers of shape `(B, P)`: 1 inside and 0 outside of the object; -1 no point,
                 -10 a point that fills up a row, as in transformers. `None` is 1 for all.
             boxes: Float array of shape `(B, 4)`: left, top, right and bottom.
-            masks: Logits of masks of the step before, of shape `(B, 4 rows, 4 columns)`.
             num_masks: 3 masks for prompts that may mean a part or a whole, or 1.
+            masks: Logits of masks of the step before, of shape `(B, 4 rows, 4 columns)`.
 
         Returns:
             A dict of `masks`, float32 logits of shape `(B, num_masks, 4 rows, 4 columns)`, four
@@ -147,22 +145,21 @@ class PromptableSegmenter:
         if num_masks not in (1, 3):
             raise ValueError(f"`num_masks` must be 1 or 3. Received: {num_masks}.")
         embedded = images if isinstance(images, EmbeddedImages) else self.embed(images)
-        outputs = self.decoder.predict_on_batch(
-            self.prepare_prompts(embedded, points, labels, boxes, masks)
-        )
+        prompts = {"points": points, "labels": labels, "boxes": boxes, "masks": masks}
+        outputs = self.decoder.predict_on_batch(self.prepare_prompts(embedded, **prompts))
         chosen = slice(0, 1) if num_masks == 1 else slice(1, None)
-        return {k: keras.ops.convert_to_numpy(v)[:, chosen] for k, v in outputs.items()}
+        return {name: x[:, chosen] for name, x in outputs.items()}
 
-    def prepare_prompts(
-        self,
-        embedded: EmbeddedImages,
-        points: Any = None,
-        labels: Any = None,
-        boxes: Any = None,
-        masks: Any = None,
-    ) -> dict[str, np.ndarray]:
-        """Checks prompts, and makes the inputs of the decoder of them: see `predict`."""
-        given = {"points": points, "labels": labels, "boxes": boxes, "masks": masks}
+    def prepare_prompts(self, embedded: EmbeddedImages, **given: Any) -> dict[str, np.ndarray]:
+        """Checks prompts, and makes the inputs of the decoder of them.
+
+        Args:
+            embedded: The result of `embed`.
+            **given: `points`, `labels`, `boxes` and `masks`, as for `predict`.
+
+        Raises:
+            ValueError: As for `predict`.
+        """
         rows, columns = (4 * side for side in embedded.embeddings.shape[1:3])
         prompts = _check_shapes(given, len(embedded.sizes), (rows, columns))
         count = len(next(iter(prompts.values())))
@@ -173,18 +170,17 @@ class PromptableSegmenter:
         places = prompts.get("points", np.zeros((count, 0, 2)))
         kinds = prompts.get("labels", np.full(places.shape[:2], INSIDE))
         _check_inside(places, corners, kinds, sizes)
-        parts, labels = [places, corners], [kinds, [[UPPER_LEFT, LOWER_RIGHT]] * count]
-        if boxes is None:
-            alone = int(points is not None)
-            parts[1], labels[1] = np.zeros((count, alone, 2)), np.full((count, alone), NO_POINT)
+        ends = np.tile([UPPER_LEFT, LOWER_RIGHT], (count, corners.shape[1] // 2))
+        if "points" in prompts and "boxes" not in prompts:
+            corners, ends = np.zeros((count, 1, 2)), np.full((count, 1), NO_POINT)
         scales = [np.divide(self.resized_size(size), size)[::-1] for size in sizes]  # x and y
         previous = np.zeros((count, rows, columns), "float32")
         return {
             "image_embeddings": embeddings,
-            "points": (np.concatenate(parts, 1) * np.array(scales)[:, None]).astype("float32"),
-            "labels": np.concatenate(labels, 1).astype("int32"),
+            "points": (np.hstack([places, corners]) * np.array(scales)[:, None]).astype("float32"),
+            "labels": np.hstack([kinds, ends]).astype("int32"),
             "previous_mask": prompts.get("masks", previous).astype("float32"),
-            "has_previous_mask": np.full(count, masks is not None, "float32"),
+            "has_previous_mask": np.full(count, "masks" in prompts, "float32"),
         }
 
     def resize_masks(
@@ -200,13 +196,14 @@ class PromptableSegmenter:
         Returns:
             For each row a boolean array of shape `(M, height, width)`.
         """
-        sizes, found = list(sizes), []
-        sizes = sizes * len(masks) if len(sizes) == 1 else sizes
-        for logits, size in zip(masks, sizes, strict=True):
-            height, width = self.resized_size(size)
-            x = tf.image.resize(logits.transpose(1, 2, 0), self.image_size)[:height, :width]
-            found.append(tf.image.resize(x, size).numpy().transpose(2, 0, 1) > threshold)
-        return found
+        sizes = [*sizes] * (len(masks) if len(sizes) == 1 else 1)
+        return [self.resize_logits(*row) > threshold for row in zip(masks, sizes, strict=True)]
+
+    def resize_logits(self, logits: np.ndarray, size: Sequence[int]) -> np.ndarray:
+        """Logits `(M, rows, columns)` of masks in the size of their image, without the padding."""
+        height, width = self.resized_size(size)
+        x = tf.image.resize(logits.transpose(1, 2, 0), self.image_size)[:height, :width]
+        return np.asarray(tf.image.resize(x, size)).transpose(2, 0, 1)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> pathlib.Path:
         """Writes a folder that `load_promptable` and transformers load.
@@ -254,10 +251,7 @@ def _check_shapes(
 
 
 def _check_inside(
-    points: np.ndarray,
-    corners: np.ndarray,
-    labels: np.ndarray,
-    sizes: Sequence[tuple[int, int]],
+    points: np.ndarray, corners: np.ndarray, labels: np.ndarray, sizes: Sequence[tuple[int, int]]
 ) -> None:
     """Raises a `ValueError` for the first label that is none, or prompt outside of its image."""
     for row, column in np.argwhere(~np.isin(labels, _LABELS)):

@@ -21,7 +21,7 @@ from keras_vit.layers.decomposed import DecomposedPositions, PaddedWindowAttenti
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.patches import PatchEncoder
-from keras_vit.layers.prompts import CrossAttention, FourierPositions, LabelEmbedding
+from keras_vit.layers.prompts import CrossAttention, FourierPositions
 from keras_vit.layers.queries import MaskLogits
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.models.dpt import conv
@@ -30,39 +30,6 @@ from keras_vit.networks.network_file import NetworkFile
 from keras_vit.resize import resize_matrix, resize_positions
 from keras_vit.runtime.model import Model, Normalization
 
-_GELU = keys.Only(("gelu",), "another activation")
-_PROMPT: keys.Rules = {
-    **keys.COMMON,
-    "hidden_act": _GELU,
-    "num_point_embeddings": keys.Only((4,), "other kinds of points"),
-    **keys.harmless(
-        "hidden_size image_size patch_size image_embedding_size mask_input_channels layer_norm_eps"
-    ),
-}
-_DECODER: keys.Rules = {
-    **keys.COMMON,
-    "hidden_act": keys.Only(("relu",), "another activation"),
-    **keys.harmless(
-        "hidden_size mlp_dim num_hidden_layers num_attention_heads attention_downsample_rate "
-        "num_multimask_outputs iou_head_depth iou_head_hidden_dim layer_norm_eps"
-    ),
-}
-_VISION: keys.Rules = {
-    **keys.COMMON,
-    "hidden_act": _GELU,
-    "use_abs_pos": keys.Only((True,), "no absolute positions"),
-    "num_channels": keys.Only((3,), "other images than RGB"),
-    **keys.harmless(
-        "hidden_size output_channels num_hidden_layers num_attention_heads image_size patch_size "
-        "layer_norm_eps attention_dropout dropout qkv_bias mlp_ratio use_rel_pos window_size "
-        "global_attn_indexes num_pos_feats mlp_dim scale intermediate_size projection_dim"
-    ),
-}
-_KEYS: keys.Rules = {
-    "vision_config": keys.Part(_VISION),
-    "prompt_encoder_config": keys.Part(_PROMPT),
-    "mask_decoder_config": keys.Part(_DECODER),
-}
 # Values of the configuration classes of transformers, for keys that a file lacks.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "vision_config": {
@@ -82,12 +49,36 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "iou_head_hidden_dim": 256, "layer_norm_eps": 1e-6,
     },
 }  # fmt: skip
+# Further keys of each part that change nothing, and those that are checked.
+_RULES: dict[str, tuple[str, keys.Rules]] = {
+    "vision_config": ("dropout scale intermediate_size projection_dim", {
+        "hidden_act": keys.Only(("gelu",), "another activation"),
+        "use_abs_pos": keys.Only((True,), "no absolute positions"),
+        "num_channels": keys.Only((3,), "other images than RGB"),
+    }),
+    "prompt_encoder_config": ("image_embedding_size", {
+        "hidden_act": keys.Only(("gelu",), "another activation"),
+        "num_point_embeddings": keys.Only((4,), "other kinds of points"),
+    }),
+    "mask_decoder_config": ("", {"hidden_act": keys.Only(("relu",), "another activation")}),
+}  # fmt: skip
+_KEYS: keys.Rules = {
+    part: keys.Part({**keys.COMMON, **keys.harmless(f"{' '.join(DEFAULTS[part])} {more}"), **rules})
+    for part, (more, rules) in _RULES.items()
+}
 _PROCESSOR = {"image_processor_type": "SamImageProcessor", "resample": 2}
 _FLOAT32: dict[str, Any] = {"dtype": Float32Policy()}
 _SHARED = "shared_image_embedding.positional_embedding"
 _TIED = "prompt_encoder.shared_embedding.positional_embedding"  # the same array
 # Labels of tokens for points: outside and inside of an object, and two corners of a box.
 OUTSIDE, INSIDE, UPPER_LEFT, LOWER_RIGHT, NO_POINT = 0, 1, 2, 3, -1
+_LABELS = {NO_POINT: "not_a_point_embed", **{label: f"point_embed.{label}" for label in range(4)}}
+# Layers of a block, and what stands before their arrays in the file.
+_BLOCK = {
+    "attention_norm": "layer_norm1", "attention": "attn", "attention/qkv": "attn.qkv",
+    "attention/output": "attn.proj", "mlp_norm": "layer_norm2", "mlp/hidden": "mlp.lin1",
+    "mlp/output": "mlp.lin2",
+}  # fmt: skip
 Names = dict[str, str]  # paths of layers, and what stands before their arrays in the file
 
 
@@ -99,10 +90,9 @@ def load_sam(
     """Builds and loads the encoder and the decoder of `SamModel`: see `load_promptable`."""
     file.check(_KEYS)
     file.processor = {**_PROCESSOR, **file.processor}
-    stated = {key: file.config.get(key) or {} for key in DEFAULTS}
     vision, prompt, decoder = (
-        {**values, **{k: v for k, v in stated[key].items() if v is not None}}
-        for key, values in DEFAULTS.items()
+        {**values, **{k: v for k, v in (file.config.get(part) or {}).items() if v is not None}}
+        for part, values in DEFAULTS.items()
     )
     shape = input_shape or (vision["image_size"], vision["image_size"], 3)
     patch = vision["patch_size"]
@@ -112,7 +102,6 @@ def load_sam(
     preprocessing = file.preprocessing if include_preprocessing else None
     encoder, names = build_encoder(vision, size, preprocessing)
     masks, more = build_decoder(prompt, decoder, size, grid)
-    _check_tied(file)
     if _SHARED not in file.file.entries:
         more["prompt_positions"] = _TIED
     old = (vision["image_size"] // patch,) * 2
@@ -155,25 +144,15 @@ def build_encoder(
     for index in range(config["num_hidden_layers"]):
         is_global = index in config["global_attn_indexes"] or not config["window_size"]
         window = grid if is_global else (config["window_size"],) * 2
-        own = {**options, "name": "attention"}
-        if config["use_rel_pos"]:
-            own["positions"] = DecomposedPositions(window)
-        attention = (
-            SelfAttention(**own)
-            if is_global
-            else PaddedWindowAttention(grid=grid, window_size=window, **own)
+        make = functools.partial(PaddedWindowAttention, grid=grid, window_size=window)
+        attention = (SelfAttention if is_global else make)(
+            **options,
+            name="attention",
+            positions=DecomposedPositions(window) if config["use_rel_pos"] else None,
         )
         x = TransformerBlock(**options, attention=attention, name=f"block_{index}")(x)
-        ours, theirs = f"block_{index}", f"layers.{index}"
-        names |= {
-            f"{ours}/attention_norm": f"{theirs}.layer_norm1",
-            f"{ours}/attention": f"{theirs}.attn",
-            f"{ours}/attention/qkv": f"{theirs}.attn.qkv",
-            f"{ours}/attention/output": f"{theirs}.attn.proj",
-            f"{ours}/mlp_norm": f"{theirs}.layer_norm2",
-            f"{ours}/mlp/hidden": f"{theirs}.mlp.lin1",
-            f"{ours}/mlp/output": f"{theirs}.mlp.lin2",
-        }
+        for ours, theirs in _BLOCK.items():
+            names[f"block_{index}/{ours}"] = f"layers.{index}.{theirs}"
     x = keras.layers.Reshape((*grid, width), name="maps")(x)
     for step, kernel in ((1, 1), (2, 3)):
         x = conv(config["output_channels"], kernel, f"neck_conv_{step}", use_bias=False)(x)
@@ -213,12 +192,10 @@ def build_decoder(
     maps, points, labels, mask, has_mask = inputs.values()
     positions = FourierPositions(size, grid, width // 2, name="prompt_positions")
     tokens, centres = positions(points, labels)  # (B, P, D), (1, N, D)
-    for label in (OUTSIDE, INSIDE, UPPER_LEFT, LOWER_RIGHT):
-        name = f"point_label_{label}"
-        tokens = LabelEmbedding(label, name=name)(tokens, labels)
-        names[name] = f"prompt_encoder.point_embed.{label}.weight"
-    tokens = LabelEmbedding(NO_POINT, name="no_point")(tokens, labels)
-    names["no_point"] = "prompt_encoder.not_a_point_embed.weight"
+    for label, theirs in _LABELS.items():
+        name = f"prompt_{theirs.replace('.', '_')}"
+        tokens += _vector_where(ops.equal(labels, label), width, name)
+        names[name] = f"prompt_encoder.{theirs}.weight"
     tokens = ClassToken(config["num_multimask_outputs"] + 1, **_FLOAT32, name="mask_tokens")(tokens)
     tokens = ClassToken(**_FLOAT32, name="score_token")(tokens)  # (B, 5 + P, D)
     names |= {"mask_tokens": "mask_decoder.mask_tokens.weight"}
@@ -230,13 +207,12 @@ def build_decoder(
     for step, channels in ((1, width // 4), (2, width // 8)):
         name = f"upscale_{step}"
         names[name] = f"mask_decoder.upscale_conv{step}"
-        x = keras.layers.Conv2DTranspose(
+        grow = keras.layers.Conv2DTranspose(
             channels, 2, 2, data_format="channels_last", **_FLOAT32, name=name
-        )(x)
-        if step == 1:
-            names["upscale_norm"] = "mask_decoder.upscale_layer_norm"
-            x = _norm("upscale_norm")(x)
+        )
+        x = _norm("upscale_norm")(grow(x)) if step == 1 else grow(x)
         x = keras.layers.Activation(exact_gelu, **_FLOAT32, name=f"{name}_gelu")(x)
+    names["upscale_norm"] = "mask_decoder.upscale_layer_norm"
     filters = [
         _mlp(tokens[:, 1 + index], (width, width, width // 8), f"filter_{index}",
              f"mask_decoder.output_hypernetworks_mlps.{index}", names)
@@ -250,19 +226,25 @@ def build_decoder(
     return Model(inputs, outputs, name="sam_decoder"), names
 
 
+def _vector_where(is_there: Tensor, width: int, name: str) -> Tensor:
+    """A learned vector where booleans `(...)` are true, and 0 elsewhere, of shape `(..., D)`."""
+    x = keras.layers.Embedding(1, width, **_FLOAT32, name=name)(ops.zeros_like(is_there, "int32"))
+    return x * ops.cast(is_there, x.dtype)[..., None]
+
+
 def _embed_mask(mask: Tensor, is_given: Tensor, config: Mapping[str, Any], names: Names) -> Tensor:
     """Maps `(B, rows, columns, D)` of the logits of a mask, or one vector where none is given."""
-    x, channels = mask[..., None], config["mask_input_channels"]
+    x, channels, width = mask[..., None], config["mask_input_channels"], config["hidden_size"]
     for step, filters in ((1, channels // 4), (2, channels)):
-        x = conv(filters, 2, f"mask_conv_{step}", strides=2, padding="valid", **_FLOAT32)(x)
-        x = _norm(f"mask_norm_{step}", config["layer_norm_eps"])(x)
-        x = keras.layers.Activation(exact_gelu, **_FLOAT32, name=f"mask_gelu_{step}")(x)
-        names[f"mask_norm_{step}"] = f"prompt_encoder.mask_embed.layer_norm{step}"
-    x = conv(config["hidden_size"], 1, "mask_conv_3", **_FLOAT32)(x)
-    names |= {f"mask_conv_{n}": f"prompt_encoder.mask_embed.conv{n}" for n in (1, 2, 3)}
-    names["no_mask"] = "prompt_encoder.no_mask_embed.weight"
+        x = conv(filters, 2, f"prompt_mask_conv_{step}", strides=2, padding="valid", **_FLOAT32)(x)
+        x = _norm(f"prompt_mask_norm_{step}", config["layer_norm_eps"])(x)
+        x = keras.layers.Activation(exact_gelu, **_FLOAT32, name=f"prompt_mask_gelu_{step}")(x)
+        names[f"prompt_mask_norm_{step}"] = f"prompt_encoder.mask_embed.layer_norm{step}"
+    x = conv(width, 1, "prompt_mask_conv_3", **_FLOAT32)(x)
+    names |= {f"prompt_mask_conv_{n}": f"prompt_encoder.mask_embed.conv{n}" for n in (1, 2, 3)}
+    names["prompt_no_mask"] = "prompt_encoder.no_mask_embed.weight"
     is_given = ops.reshape(is_given, (-1, 1, 1))
-    return LabelEmbedding(0, name="no_mask")(x * is_given[..., None], is_given)
+    return x * is_given[..., None] + _vector_where(ops.equal(is_given, 0), width, "prompt_no_mask")
 
 
 def _attend_both_ways(
@@ -322,44 +304,29 @@ def _norm(name: str, epsilon: float = 1e-6) -> keras.layers.LayerNormalization:
 
 
 def _check_sizes(
-    file: NetworkFile,
-    vision: Mapping[str, Any],
-    prompt: Mapping[str, Any],
-    decoder: Mapping[str, Any],
+    file: NetworkFile, vision: dict[str, Any], prompt: dict[str, Any], decoder: dict[str, Any]
 ) -> None:
-    """Raises `CheckpointError` where parts of the configuration do not fit together."""
-    width = vision["output_channels"]
-    for text, found in (
-        ("hidden_size of prompt_encoder_config", prompt["hidden_size"]),
-        ("hidden_size of mask_decoder_config", decoder["hidden_size"]),
-        ("2 num_pos_feats of vision_config", 2 * vision["num_pos_feats"]),
-    ):
-        if found != width:
-            raise CheckpointError(
-                f"{file.file.path}: prompts need the channels of the image. Received: {text} = "
-                f"{found}, output_channels of vision_config = {width}."
-            )
-    side = vision["image_size"]
+    """Raises an error where parts of the files do not fit together."""
+    side, width = vision["image_size"], vision["output_channels"]
     wanted = {
         "do_resize": True, "do_pad": True, "size": {"longest_edge": side},
         "pad_size": {"height": side, "width": side},
     }  # fmt: skip
-    for key, value in wanted.items():
-        if file.processor.get(key, value) != value:
+    rows = [
+        ("hidden_size of prompt_encoder_config", prompt["hidden_size"], width),
+        ("hidden_size of mask_decoder_config", decoder["hidden_size"], width),
+        ("2 num_pos_feats of vision_config", 2 * vision["num_pos_feats"], width),
+        *((f"{key} of prompt_encoder_config", prompt[key], vision[key])
+          for key in ("image_size", "patch_size")),
+        *((f"{key} of preprocessor_config.json", file.processor.get(key, value), value)
+          for key, value in wanted.items()),
+    ]  # fmt: skip
+    for text, found, expected in rows:
+        if found != expected:
             raise CheckpointError(
-                f"{file.file.path}: images are resized and filled up to {side} pixels. Received: "
-                f"{key} = {file.processor[key]} in preprocessor_config.json."
+                f"{file.file.path}: image_size, patch_size or output_channels of vision_config ask "
+                f"for another value. Received: {text} = {found}, expected {expected}."
             )
-    sides = [(part["image_size"], part["patch_size"]) for part in (vision, prompt)]
-    if sides[0] != sides[1]:
-        raise CheckpointError(
-            f"{file.file.path}: prompts need the pixels of the image. Received: image_size and "
-            f"patch_size = {sides[0]} in vision_config, {sides[1]} in prompt_encoder_config."
-        )
-
-
-def _check_tied(file: NetworkFile) -> None:
-    """Raises an error if the file has two arrays of frequencies that differ."""
     arrays = [file.file.read(name) for name in (_SHARED, _TIED) if name in file.file.entries]
     if any(not np.array_equal(arrays[0], other) for other in arrays[1:]):
         raise CheckpointMismatchError(
@@ -369,15 +336,12 @@ def _check_tied(file: NetworkFile) -> None:
 
 def _with_size(file: NetworkFile, size: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The configuration of a file, and its image processor, for images of a size."""
-    config, side = dict(file.config), max(size)
-    for key in ("vision_config", "prompt_encoder_config"):
-        config[key] = {**(config.get(key) or {}), "image_size": side}
-        config[key].pop("image_embedding_size", None)  # transformers computes it
-    sizes = {
-        "size": {"longest_edge": max(size)},
-        "pad_size": {"height": size[0], "width": size[1]},
-    }
-    return config, {**file.processor, **sizes}
+    config = dict(file.config)
+    for part in ("vision_config", "prompt_encoder_config"):
+        config[part] = {**(config.get(part) or {}), "image_size": max(size)}
+        config[part].pop("image_embedding_size", None)  # transformers computes it
+    pad = {"height": size[0], "width": size[1]}
+    return config, {**file.processor, "size": {"longest_edge": max(size)}, "pad_size": pad}
 
 
 def _resized(

@@ -26,6 +26,8 @@ from .peft_files import load_adapter as load_adapter
 from .peft_files import save_adapter as save_adapter
 from .probe import ProbeResult as ProbeResult
 from .probe import fit_probe as fit_probe
+from .prompt_trainer import PromptTrainer as PromptTrainer
+from .prompt_trainer import prompt_loss as prompt_loss
 from .rate_search import LearningRateSearch as LearningRateSearch
 from .rate_search import search_learning_rate as search_learning_rate
 from .recipes import find_recipe as find_recipe

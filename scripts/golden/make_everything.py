@@ -12,6 +12,7 @@ import json
 import pathlib
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ def main(data: str) -> None:
         model=model, image_processor=SamImageProcessorPil(**SAM_PROCESSOR)
     )
     photographs = photographs_of(lambda name: np.asarray(Image.open(pathlib.Path(data, name))))
-    results = {"shapes": json.dumps(shapes)}
+    results: dict[str, Any] = {"shapes": json.dumps(shapes)}
     for name, photograph in photographs.items():
         for case, options in EVERYTHING.items():
             image = Image.fromarray(np.ascontiguousarray(photograph[..., :3]))

@@ -1,4 +1,4 @@
-"""Writes a small Segment Anything, images and the masks of clicks for `scripts/check-click-page`."""
+"""Writes a small Segment Anything, images and masks of clicks for `scripts/check-click-page`."""
 
 from __future__ import annotations
 

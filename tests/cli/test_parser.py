@@ -45,7 +45,7 @@ def parse(line):
         ("segment train m im masks", {"model": "m", "images": "im", "masks": "masks"}),
         ("segment evaluate im masks --model m", {"model": "m", "images": "im", "masks": "masks"}),
         ("segment predict m im", {"model": "m", "files": ["im"]}),
-        ("segment masks m im --inside 3,4 5,6", {"model": "m", "inside": [(3, 4), (5, 6)]}),
+        ("segment masks m im --crop-layers 1", {"model": "m", "files": ["im"], "crop_layers": 1}),
         ("verify m.onnx --model m.keras", {"path": "m.onnx", "model": "m.keras"}),
     ],
 )

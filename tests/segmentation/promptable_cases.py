@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pathlib
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -14,19 +16,26 @@ from tests.official import GOLDEN
 GOLDEN_SAM = json.loads((GOLDEN / "promptable.json").read_text())
 
 
+def write_sam(
+    folder: pathlib.Path, arrays: dict[str, np.ndarray], config: dict[str, Any]
+) -> pathlib.Path:
+    """Writes a checkpoint without `preprocessor_config.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def sam_arrays():
     return network_arrays(GOLDEN_SAM["shapes"])
 
 
 def sam_folder(folder, arrays=None, **changes):
     """Writes the checkpoint, with changes of parts of its configuration."""
-    folder.mkdir(parents=True, exist_ok=True)
-    safetensors.numpy.save_file(arrays or sam_arrays(), folder / "model.safetensors")
     config = {**GOLDEN_SAM["config"]}
     for key, values in changes.items():
         config[key] = {**config[key], **values} if isinstance(values, dict) else values
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_sam(folder, arrays or sam_arrays(), config)
 
 
 def check(found, expected, tolerance=1e-5):

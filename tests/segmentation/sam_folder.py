@@ -6,7 +6,6 @@ import json
 import pathlib
 
 import numpy as np
-import safetensors.numpy
 import skimage
 
 from scripts.golden.network_formula import (
@@ -17,17 +16,16 @@ from scripts.golden.network_formula import (
     photographs_of,
 )
 from tests.official import GOLDEN
+from tests.segmentation.promptable_cases import write_sam
 
 EXPECTED = np.load(GOLDEN / "everything.npz")
 DATA = pathlib.Path(skimage.__file__).parent / "data"
 
 
 def sam_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Writes the checkpoint of `scripts/golden/network_formula.py`."""
+    """Writes the checkpoint whose scores are about 0.8, which thresholds divide."""
     arrays = network_arrays(json.loads(str(EXPECTED["shapes"])), SAM_FIXED)
-    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
-    config = {"architectures": ["SamModel"], "model_type": "sam", **SAM}
-    (folder / "config.json").write_text(json.dumps(config))
+    write_sam(folder, arrays, {"architectures": ["SamModel"], "model_type": "sam", **SAM})
     (folder / "preprocessor_config.json").write_text(json.dumps(SAM_PROCESSOR))
     return folder
 

@@ -1,4 +1,4 @@
-"""`keras-vit segment masks`: everything in images, or what points and a box ask for."""
+"""`keras-vit segment masks`: everything in images, drawn and as a COCO file."""
 
 from __future__ import annotations
 
@@ -52,35 +52,3 @@ def test_everything_is_written_as_coco_and_drawn(folder, tmp_path, capsys):
     assert sum(own) == len(expected.masks) > 0
     found = [mask for mask, is_own in zip(masks, own, strict=True) if is_own]
     np.testing.assert_array_equal(found, expected.masks)
-
-
-@pytest.mark.parametrize("words", [
-    ("--inside", "50,60"), ("--inside", "50,60", "20,30", "--outside", "200,100"),
-    ("--box", "10,20,150,160"), ("--box", "10,20,150,160", "--outside", "200,100"),
-])  # fmt: skip
-def test_prompts_ask_for_one_mask(words, folder, tmp_path):
-    image = folder / "images/coffee.png"
-    assert run(folder, tmp_path, [image], *words) == 0
-    _, (mask,) = masks_of(tmp_path)
-    segmenter = load_promptable(folder)
-    is_box, several = "--box" in words, len(words) > 2
-    points = {"points": [[[50, 60], [20, 30], [200, 100]][: 3 if several else 1]]}
-    labels = {"labels": [[1, 1, 0]]} if several else {}
-    prompts = {"boxes": [[10, 20, 150, 160]]} if is_box else points | labels
-    if is_box and several:
-        prompts |= {"points": [[[200, 100]]], "labels": [[0]]}
-    outputs = segmenter.predict([image], **prompts, num_masks=1 if is_box or several else 3)
-    best = outputs["scores"][0].argmax()
-    (expected,) = segmenter.resize_masks(outputs["masks"], [(200, 300)])
-    np.testing.assert_array_equal(mask, expected[best])
-
-
-def test_wrong_prompts_are_named(folder, tmp_path, capsys):
-    assert run(folder, tmp_path, [folder / "images"], "--inside", "5,5") == 2
-    assert "are of one image. Received: 2 images" in capsys.readouterr().err
-    image = [folder / "images/coffee.png"]
-    assert run(folder, tmp_path, image, "--inside", "5,900") == 2
-    assert "is outside of its image" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run(folder, tmp_path, image, "--box", "5,9")
-    assert "4 numbers are expected" in capsys.readouterr().err
