@@ -397,7 +397,9 @@ def run_prompts(source, data, folder, steps):
     """A prompt encoder and mask decoder on the backbone, for what a click on a street means."""
     segmentation, streets = keras_vit.segmentation, data / "CamVid"
     segmenter = segmentation.load_promptable(write_sam(source, folder / "checkpoint"))
-    masks = segmentation.read_masks(streets / "train", streets / "trainannot", list(STREET), ignored=(11,))
+    masks = segmentation.read_masks(
+        streets / "train", streets / "trainannot", list(STREET), ignored=(11,)
+    )
     trainer = segmentation.build_prompt_trainer(segmenter, num_masks=3)
     batches = segmentation.prompt_batches(segmenter, masks, prompt="point", batch_size=8)
     steps = steps or 2000

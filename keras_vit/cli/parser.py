@@ -32,8 +32,13 @@ def build_parser(commands: Iterable[Command] | None = None) -> Parser:
     branches: dict[tuple[str, ...], Any] = {
         (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     }
-    for command in all_commands() if commands is None else commands:
+    commands = tuple(all_commands() if commands is None else commands)
+    names = {command.name for command in commands}
+    for command in commands:
         *group, name = command.name.split()
+        if " ".join(group) in names:  # as `detect` and `detect train`
+            group, name = [], command.name
+            parser.joined.add(name)
         key = tuple(group)
         if key not in branches:
             words = branches[()].add_parser(" ".join(group), help=GROUPS.get(" ".join(group)))
@@ -62,10 +67,13 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
         self.flags: list[str] = []
+        self.joined: set[str] = set()  # commands of several words that begin with another command
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses words, and reports everything that is wrong with them at once."""
         words = list(sys.argv[1:] if args is None else args)
+        if " ".join(words[:2]) in self.joined:
+            words[:2] = [" ".join(words[:2])]
         end = words.index("--") if "--" in words else len(words)
         found, rest = self.parse_known_args(words[:end], namespace)
         options: dict[str, Any] = found.__dict__

@@ -82,7 +82,7 @@ def read_yolo_boxes(
         images: Folder of the images, such as `images/train`.
         class_names: Names of the classes, as in `data.yaml` or `classes.txt`.
         labels: Folder of the text files; `None` takes the path of `images` with `labels` for its
-            last part of the name `images`, such as `labels/train`.
+            last part of the name `images`, such as `labels/train`, or `images` itself.
 
     Returns:
         A `BoxSet`, sorted by path.
@@ -93,14 +93,8 @@ def read_yolo_boxes(
     """
     root = pathlib.Path(images)
     if labels is None:
-        parts = list(root.parts)
-        if "images" not in parts:
-            raise ValueError(
-                "Without `labels`, a folder `images` is needed, next to `labels`. Received: "
-                f"images={printable(root)}. Pass labels=folder."
-            )
-        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-        labels = pathlib.Path(*parts)
+        head, mark, rest = f"/{root.as_posix()}/".rpartition("/images/")
+        labels = f"{head}/labels/{rest}"[1:] if mark else root
     for folder in (root, pathlib.Path(labels)):
         check_is_folder(folder)
     files, found, problems = find_images(root), [], []
@@ -124,6 +118,27 @@ def read_yolo_boxes(
         found.append(rows)
     raise_problems(labels, problems, "lines that are not a class and four shares in [0, 1]")
     return _inside(files, sizes, found, class_names, os.fspath(root))
+
+
+def find_boxes(data: str | os.PathLike[str], *parts: str) -> BoxSet | None:
+    """Reads the boxes of the first of these parts that a folder has, such as `train`.
+
+    Args:
+        data: Folder of `train/_annotations.coco.json` next to its images, and so on, or of
+            `images/train`, `labels/train` and `classes.txt`.
+        *parts: Names of parts.
+
+    Raises:
+        ValueError: If a file is of another format, see `read_coco_boxes` and `read_yolo_boxes`.
+    """
+    root = pathlib.Path(data)
+    for part in parts:
+        if (root / part / "_annotations.coco.json").exists():
+            return read_coco_boxes(root / part / "_annotations.coco.json")
+        if (root / "images" / part).is_dir():
+            names = read_text(root / "classes.txt").splitlines()
+            return read_yolo_boxes(root / "images" / part, [x for x in names if x.strip()])
+    return None
 
 
 def _inside(

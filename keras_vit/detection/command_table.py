@@ -1,8 +1,11 @@
-"""The command `keras-vit detect`: name, function and flags. It imports nothing of Keras."""
+"""The commands `keras-vit detect` and `detect train`: names, functions and flags.
+
+It imports nothing of Keras.
+"""
 
 from __future__ import annotations
 
-from keras_vit.cli.arguments import IMAGE_SIZE, JSON, UNREADABLE_FILES, Command, argument
+from keras_vit.cli.arguments import IMAGE_SIZE, JSON, OUTPUTS, UNREADABLE_FILES, Command, argument
 from keras_vit.cli.run_settings import MODEL_FORMS
 
 COMMANDS: tuple[Command, ...] = (
@@ -27,6 +30,29 @@ COMMANDS: tuple[Command, ...] = (
             IMAGE_SIZE,
             UNREADABLE_FILES,
             JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "detect train",
+        "detection.commands:train_detector",
+        "Trains a detector on boxes: RetinaNet on a classifier, or a published YOLOS or RF-DETR.",
+        (
+            argument("model", help=MODEL_FORMS),
+            argument(
+                "data",
+                help="folder of train/_annotations.coco.json, or of images/train, labels/train and "
+                "classes.txt in YOLO's layout; test, valid or val is held out",
+            ),
+            argument(
+                "--output",
+                default="runs/detector",
+                help="folder for detector.keras and the states that the same command goes on from",
+            ),
+            argument("--epochs", type=int, default=20, help="how often each image is seen"),
+            argument("--batch-size", type=int, default=4, help="images per step"),
+            IMAGE_SIZE,
+            *OUTPUTS,
         ),
         keeps_buffers=True,
     ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
 
 from keras_vit.checks import check_positive
 from keras_vit.installation import needing
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
+from keras_vit.runtime.model import Model
 
 _LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
 _COARSEST = 7  # of these, of a stride of 128 pixels
@@ -117,3 +119,19 @@ def build_detector(
         variable = head.prediction_layer.bias
         variable.assign(keras.ops.full(variable.shape, bias, variable.dtype))
     return detector
+
+
+class DetectorTrainer(Model):
+    """A `keras_vit.Model` that trains a detector of keras-hub, so that `ResumeTraining` takes it.
+
+    Args:
+        detector: The detector, whose layers and loss it shares.
+    """
+
+    def __init__(self, detector: keras.Model):
+        super().__init__(detector.input, detector.output, name=f"{detector.name}_trainer")
+        self.__dict__["detector"] = detector  # which Keras does not track
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the detector."""
+        return self.__dict__["detector"].compute_loss(*args, **kwargs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from keras_vit.checks import check_positive, pair
 from keras_vit.families import dino, keys
-from keras_vit.models.real_time import DecoderOptions, RealTimeDetector, build_real_time_detector
+from keras_vit.models.real_time import RealTimeDetector, build_real_time_detector
 from keras_vit.networks.network_file import NetworkFile
 from keras_vit.runtime.model import Model
 
@@ -54,7 +56,6 @@ _SMALL: dict[str, Any] = {
     "image_size": 518, "out_features": ["stage2", "stage5", "stage8", "stage11"],
 }  # fmt: skip
 _BACKBONE = "backbone.0.encoder.encoder."
-_BLOCK = "encoder.layer."
 _PROJECTOR = "backbone.0.projector.stages.0"
 _DECODER_LAYER = {
     "attention": "self_attn.in_proj_", "attention_output": "self_attn.out_proj",
@@ -66,8 +67,8 @@ _DECODER_LAYER = {
 def load_rf_detr(file: NetworkFile, **options: Any) -> RealTimeDetector:
     """RF-DETR (https://arxiv.org/abs/2511.09554), with masks or without.
 
-    Blocks after the last feature map are left out. The size of images is what
-    `preprocessor_config.json` states, and else that of the positions, in whole windows.
+    Nothing reads blocks after the last feature map: a written file has new ones. The size of images
+    is what `preprocessor_config.json` states, and else that of the positions, in whole windows.
     """
     file.config["backbone_config"] = vit = file.config.get("backbone_config") or _SMALL
     file.check(_KEYS)
@@ -79,11 +80,8 @@ def load_rf_detr(file: NetworkFile, **options: Any) -> RealTimeDetector:
         for name in vit.get("out_features") or [f"stage{depth}"]
     ]
     stages = [stage % (depth + 1) for stage in stages]
-    last = max(stages)
-    inside = vit.pop("window_block_indexes", sorted({*range(last + 1)} - {*stages}))
-    vit |= {"model_type": "dinov2", "num_hidden_layers": last}
-    unused = tuple(f"{_BACKBONE}{_BLOCK}{index}." for index in range(last, depth))
-    names = {k: v for k, v in file.after(_BACKBONE).items() if not v.startswith(unused or "\0")}
+    inside = vit.pop("window_block_indexes", {*range(depth)} - {*stages})
+    vit["model_type"] = "dinov2"
     size = file.processor.get("size")
     side = vit["patch_size"] * windows
     side = -(-pair("image_size", vit["image_size"])[0] // side) * side
@@ -91,14 +89,14 @@ def load_rf_detr(file: NetworkFile, **options: Any) -> RealTimeDetector:
     if isinstance(size, dict) and "height" in size:
         shape = (size["height"], size["width"], 3)
     options["input_shape"] = options.get("input_shape") or shape
-    backbone = file.backbone(names, vit, position_resize="bicubic", **options)
-    has_masks = file.architecture == "RfDetrForInstanceSegmentation"
-    decoder = _decoder_options(config, has_masks)
+    backbone = file.backbone(file.after(_BACKBONE), vit, position_resize="bicubic", **options)
+    if file.architecture != "RfDetrForInstanceSegmentation":
+        config["mask_downsample_ratio"] = None
     model = build_real_time_detector(
-        backbone, stages, [x for x in range(last) if x not in inside], windows,
-        len(file.class_names), decoder, vit["apply_layernorm"],
+        backbone, stages, [x for x in range(depth) if x not in inside], windows,
+        len(file.class_names), SimpleNamespace(**config), vit["apply_layernorm"],
     )  # fmt: skip
-    file.finish(model, _heads(decoder), unused)
+    file.finish(model, _heads(config))
     return model
 
 
@@ -142,24 +140,12 @@ def build_rf_detr(
     depth = sum(layer.name.startswith("block_") for layer in backbone.layers)
     stages = sorted({max(depth * part // 4, 1) for part in range(1, 5)})
     config = {**_DEFAULTS, "num_queries": num_queries, "group_detr": num_groups, "dropout": 0.0,
-              "decoder_n_points": 2}  # fmt: skip
-    options = _decoder_options(config, False)
+              "decoder_n_points": 2, "mask_downsample_ratio": None}  # fmt: skip
+    options = SimpleNamespace(**config)
     return build_real_time_detector(backbone, stages, stages[:-1], num_windows, classes, options)
 
 
-def _decoder_options(config: dict[str, Any], has_masks: bool) -> DecoderOptions:
-    return DecoderOptions(
-        config["d_model"], config["num_queries"], config["group_detr"], config["decoder_layers"],
-        config["decoder_self_attention_heads"], config["decoder_cross_attention_heads"],
-        config["decoder_n_points"], config["decoder_ffn_dim"], config["hidden_expansion"],
-        config["c2f_num_blocks"], config["layer_norm_eps"], config["dropout"],
-        config["activation_function"], config["decoder_activation_function"],
-        config["segmentation_head_activation_function"], config["intermediate_size"],
-        config["mask_downsample_ratio"] if has_masks else None,
-    )  # fmt: skip
-
-
-def _heads(decoder: DecoderOptions) -> dict[str, str]:
+def _heads(decoder: Mapping[str, Any]) -> dict[str, str]:
     """Names of layers, and what stands before their arrays in the file."""
     heads = {
         "proposals": "", "decoder_norm": "transformer.decoder.norm", "class_head": "class_embed",
@@ -167,12 +153,12 @@ def _heads(decoder: DecoderOptions) -> dict[str, str]:
         "mask_projection": "segmentation_head.spatial_features_proj",
     }  # fmt: skip
     heads |= {f"box_{step}": f"bbox_embed.layers.{step}" for step in range(3)}
-    parts = [f"m.{index}." for index in range(decoder.num_blocks)]
+    parts = [f"m.{index}." for index in range(decoder["c2f_num_blocks"])]
     for part in ["cv1", "cv2", *(f"{x}{y}" for x in parts for y in ("cv1", "cv2"))]:
         ours = f"projector_{part.replace('.', '_')}"
         heads[ours] = f"{_PROJECTOR}.0.{part}.conv"
         heads[f"{ours}_norm"] = f"{_PROJECTOR}.0.{part}.bn"
-    for index in range(decoder.num_layers):
+    for index in range(decoder["decoder_layers"]):
         theirs = f"transformer.decoder.layers.{index}"
         heads |= {f"decoder_{index}_{k}": f"{theirs}.{v}" for k, v in _DECODER_LAYER.items()}
         for part in ("dwconv", "norm", "pwconv1"):

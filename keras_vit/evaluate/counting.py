@@ -18,7 +18,9 @@ from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchDropout
 from keras_vit.layers.upsampling import ResizeMaps
+from keras_vit.models.attention import geometry_of
 from keras_vit.models.naflex import build_naflex
+from keras_vit.models.real_time import RealTimeDetector
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model
@@ -195,6 +197,8 @@ def _stages(model: keras.Model, training: bool) -> Iterator[StageCount]:
     pooled = pooled_tokens(model) if isinstance(model, Model) else {}
     drops = training and any(isinstance(layer, PatchDropout) for layer in calls)
     left_out: dict[int, int] | None = {} if drops else None
+    is_windowed = isinstance(model, RealTimeDetector)  # whose windows are images to its blocks
+    patches = math.prod(geometry_of(model).grid) if is_windowed else 0
     for layer in model.layers:
         if isinstance(layer, keras.layers.InputLayer):
             continue
@@ -204,6 +208,8 @@ def _stages(model: keras.Model, training: bool) -> Iterator[StageCount]:
                 yield _stage(each.name, each.parameters, [each] * len(made), each.in_float32)
             continue
         costs = [_cost_of_call(layer, call, left_out, pooled.get(layer)) for call in made]
+        if patches and isinstance(layer, TransformerBlock):
+            costs *= patches // (made[0].input_tensors[0].shape[1] - 1) or 1
         in_float32 = False
         if isinstance(layer, ResizeMaps) and made[0].outputs[0] in model.outputs:
             size = math.prod(made[0].outputs[0].shape[1:])

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.checks import Shape
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Layer, Tensor
 
@@ -77,3 +79,8 @@ class DeformableSampling(Layer):
         weights = ops.reshape(weights, (-1, count * heads * points, 1, 1)) * shares
         x = ops.matmul(ops.reshape(weights, (-1, 1, points * 4)), found)
         return ops.reshape(x, (-1, count, width))
+
+    def count_costs(self, values_shape: Shape, boxes_shape: Shape, *_: Shape) -> Cost:
+        """Cost for one image: the sums of values, of which all that are read are stored."""
+        read = boxes_shape[1] * self.num_points * 4 * values_shape[-1]
+        return Cost(read, read)

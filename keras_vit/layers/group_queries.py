@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_heads
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.deformable import gather_rows, refine_boxes
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Layer, Tensor
@@ -143,6 +144,13 @@ class ObjectProposals(Layer):
         x = ops.reshape(waves, (-1, boxes.shape[1], 2 * width))
         return self.parts[f"{_POSITION}.1"](self.parts[f"{_POSITION}.0"](x))
 
+    def count_costs(self, maps_shape: Shape) -> Cost:
+        """Cost for one image, of one group."""
+        _, rows, columns, width = maps_shape
+        size, chosen = rows * columns * width, self.num_queries * width
+        macs = size * (width + self.classes) + chosen * (5 * width + 4 + self.classes)
+        return Cost(macs, 4 * size + 7 * chosen)
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class GroupAttention(keras.layers.Dense):
@@ -189,6 +197,12 @@ class GroupAttention(keras.layers.Dense):
 
     def compute_output_shape(self, queries_shape: Shape, positions_shape: Shape) -> Shape:
         return queries_shape
+
+    def count_costs(self, queries_shape: Shape, positions_shape: Shape) -> Cost:
+        """Cost for one image."""
+        size, scores = math.prod(queries_shape[1:]), queries_shape[1] * self.num_queries
+        macs = 3 * size * queries_shape[2] + 2 * scores * queries_shape[2]
+        return Cost(macs, 5 * size + self.num_heads * scores)
 
     def get_config(self) -> dict[str, Any]:
         own = {"num_heads": self.num_heads, "num_queries": self.num_queries}

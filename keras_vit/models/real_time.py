@@ -5,8 +5,9 @@ RF-DETR (https://arxiv.org/abs/2511.09554), after LW-DETR (https://arxiv.org/abs
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.deformable import DeformableSampling, refine_boxes
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.group_queries import GroupAttention, ObjectProposals, class_layer
@@ -82,56 +84,13 @@ class RealTimeDetector(DetectionTransformer):
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
 
-@dataclasses.dataclass(frozen=True)
-class DecoderOptions:
-    """Sizes of the projector, the decoder and the head of masks.
-
-    Args:
-        width: Channels `D` of the feature map and of queries.
-        num_queries: Queries `N` of a group.
-        num_groups: Groups of queries in training.
-        num_layers: Decoder layers.
-        self_heads: Heads of the attention among queries.
-        cross_heads: Heads of the deformable attention.
-        num_points: Positions of the feature map that a head reads for a query.
-        mlp_dim: Hidden dimension of the decoder's MLPs.
-        expansion: Width of the projector's blocks, as a share of `width`.
-        num_blocks: Blocks of the projector.
-        norm_epsilon: Of the projector's norms, but the last.
-        dropout_rate: Of the decoder, in training.
-        activation: Of the projector: `"relu"`, `"silu"` or `"gelu"`, as the others.
-        decoder_activation: Of the decoder's MLPs.
-        mask_activation: Of the head of masks.
-        mask_dim: Hidden dimension of the queries' MLP for masks.
-        mask_stride: Pixels of the image for one of a mask, along each axis; `None` without masks.
-    """
-
-    width: int
-    num_queries: int
-    num_groups: int
-    num_layers: int
-    self_heads: int
-    cross_heads: int
-    num_points: int
-    mlp_dim: int
-    expansion: float
-    num_blocks: int
-    norm_epsilon: float
-    dropout_rate: float
-    activation: str
-    decoder_activation: str
-    mask_activation: str
-    mask_dim: int
-    mask_stride: int | None
-
-
 def build_real_time_detector(
     backbone: Model,
     stages: Sequence[int],
     global_blocks: Sequence[int],
     num_windows: int,
     classes: int,
-    options: DecoderOptions,
+    options: SimpleNamespace,
     norm: bool = True,
 ) -> RealTimeDetector:
     """Builds the detector on a Vision Transformer, whose weights it shares.
@@ -142,36 +101,38 @@ def build_real_time_detector(
         global_blocks: Indices of the blocks whose tokens attend across windows.
         num_windows: Windows along each axis. Each has a class token of its own.
         classes: Number of classes `K`.
-        options: Sizes of the rest.
+        options: Sizes of the rest, by the keys of `config.json` of transformers;
+            `mask_downsample_ratio` is `None` without masks.
         norm: Whether the last norm of the backbone is applied to each map.
 
     Raises:
         ValueError: If images are not square, or not a whole number of windows.
     """
     maps = project(window_maps(backbone, stages, global_blocks, num_windows, norm), options)
-    proposals = ObjectProposals(options.num_queries, options.num_groups, classes, name="proposals")
+    proposals = ObjectProposals(options.num_queries, options.group_detr, classes, name="proposals")
     x, positions, boxes, *_ = proposals(maps)
-    for index in range(options.num_layers):
+    for index in range(options.decoder_layers):
         x = decoder_layer(x, positions, boxes, maps, options, f"decoder_{index}")
     layers = {layer.name: layer for layer in _heads(classes, options)}
-    if options.mask_stride:
-        side = backbone.inputs[0].shape[1] // options.mask_stride
+    if options.mask_downsample_ratio:
+        side = backbone.inputs[0].shape[1] // options.mask_downsample_ratio
         maps = ResizeMaps(side, dtype=Float32Policy(), name="mask_resize")(maps)
-        for index in range(options.num_layers):
+        for index in range(options.decoder_layers):
             maps = _mask_block(maps, options, f"mask_block_{index}")
     outputs = _predict(layers, x, boxes, maps)
     model = RealTimeDetector(single_input(backbone), outputs, name=backbone.name)
-    for index in range(options.num_layers):
+    for index in range(options.decoder_layers):
         model.get_layer(f"decoder_{index}_offsets").bias.assign(_directions(options))
     return model
 
 
-def _directions(options: DecoderOptions) -> np.ndarray:
+def _directions(options: SimpleNamespace) -> np.ndarray:
     """Offsets at the start: each head reads in a direction of its own, as in Deformable DETR."""
-    angles = np.arange(options.cross_heads) * 2 * np.pi / options.cross_heads
+    heads = options.decoder_cross_attention_heads
+    angles = np.arange(heads) * 2 * np.pi / heads
     steps = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     steps /= np.abs(steps).max(axis=-1, keepdims=True)
-    return (steps[:, None] * np.arange(1, options.num_points + 1)[:, None]).reshape(-1)
+    return (steps[:, None] * np.arange(1, options.decoder_n_points + 1)[:, None]).reshape(-1)
 
 
 def window_maps(
@@ -218,32 +179,31 @@ def window_maps(
     return ops.concatenate(maps, axis=-1) if len(maps) > 1 else maps[0]
 
 
-def project(x: Tensor, options: DecoderOptions) -> Tensor:
+def project(x: Tensor, options: SimpleNamespace) -> Tensor:
     """The projector: convolutions whose outputs are joined, as in C2f of YOLOv8."""
-    hidden = int(options.width * options.expansion)
+    hidden = int(options.d_model * options.hidden_expansion)
 
     def conv(x: Tensor, channels: int, kernel: int, name: str) -> Tensor:
         x = keras.layers.Conv2D(
             channels, kernel, padding="same", data_format=_LAST, use_bias=False, name=name
         )(x)
-        norm = keras.layers.LayerNormalization(epsilon=options.norm_epsilon, name=f"{name}_norm")
-        return keras.layers.Activation(_ACTIVATIONS[options.activation], name=f"{name}_activation")(
-            norm(x)
-        )
+        norm = keras.layers.LayerNormalization(epsilon=options.layer_norm_eps, name=f"{name}_norm")
+        function = _ACTIVATIONS[options.activation_function]
+        return keras.layers.Activation(function, name=f"{name}_activation")(norm(x))
 
     x = conv(x, 2 * hidden, 1, "projector_cv1")
     parts = [x[..., :hidden], x[..., hidden:]]
-    for index in range(options.num_blocks):
+    for index in range(options.c2f_num_blocks):
         x = conv(parts[-1], hidden, 3, f"projector_m_{index}_cv1")
         parts.append(conv(x, hidden, 3, f"projector_m_{index}_cv2"))
-    x = conv(ops.concatenate(parts, axis=-1), options.width, 1, "projector_cv2")
+    x = conv(ops.concatenate(parts, axis=-1), options.d_model, 1, "projector_cv2")
     return keras.layers.LayerNormalization(
         epsilon=_EPSILON, dtype=Float32Policy(), name="projector_norm"
     )(x)
 
 
 def decoder_layer(
-    x: Tensor, positions: Tensor, boxes: Tensor, maps: Tensor, options: DecoderOptions, name: str
+    x: Tensor, positions: Tensor, boxes: Tensor, maps: Tensor, options: SimpleNamespace, name: str
 ) -> Tensor:
     """A layer of the decoder, from queries `(B, M, D)` to the same: norms follow each sum."""
 
@@ -252,8 +212,7 @@ def decoder_layer(
         return keras.layers.Dense(units, activation, **named)
 
     def drop(x: Tensor, part: str) -> Tensor:
-        rate = options.dropout_rate
-        return keras.layers.Dropout(rate, name=f"{name}_{part}_dropout")(x) if rate else x
+        return keras.layers.Dropout(options.dropout, name=f"{name}_{part}_dropout")(x)
 
     def add(x: Tensor, y: Tensor, part: str) -> Tensor:
         norm = keras.layers.LayerNormalization(
@@ -261,54 +220,56 @@ def decoder_layer(
         )
         return norm(x + drop(y, part))
 
-    width, samples = options.width, options.cross_heads * options.num_points
-    attention = GroupAttention(
-        3 * width, options.self_heads, options.num_queries, name=f"{name}_attention"
-    )
+    width, heads, own_heads, points = (
+        options.d_model, options.decoder_cross_attention_heads,
+        options.decoder_self_attention_heads, options.decoder_n_points,
+    )  # fmt: skip
+    attention = GroupAttention(3 * width, own_heads, options.num_queries, name=f"{name}_attention")
     x = add(x, dense(width, "attention_output")(attention(x, positions)), "norm1")
-    y = DeformableSampling(options.cross_heads, options.num_points, name=f"{name}_sampling")(
+    y = DeformableSampling(heads, points, name=f"{name}_sampling")(
         dense(width, "values")(maps),
         boxes,
-        dense(2 * samples, "offsets", kernel_initializer="zeros")(x + positions),
-        dense(samples, "weights", kernel_initializer="zeros")(x + positions),
+        dense(2 * heads * points, "offsets", kernel_initializer="zeros")(x + positions),
+        dense(heads * points, "weights", kernel_initializer="zeros")(x + positions),
     )
     x = add(x, dense(width, "output")(y), "norm2")
-    y = drop(
-        dense(options.mlp_dim, "linear1", _ACTIVATIONS[options.decoder_activation])(x), "linear1"
-    )
+    function = _ACTIVATIONS[options.decoder_activation_function]
+    y = drop(dense(options.decoder_ffn_dim, "linear1", function)(x), "linear1")
     return add(x, dense(width, "linear2")(y), "norm3")
 
 
-def _heads(classes: int, options: DecoderOptions) -> list[keras.Layer]:
+def _heads(classes: int, options: SimpleNamespace) -> list[keras.Layer]:
     """Layers of classes, boxes and masks, which all decoder layers share."""
     exact = {"dtype": Float32Policy()}
     dense = keras.layers.Dense
     layers = [
         keras.layers.LayerNormalization(epsilon=_DECODER_EPSILON, name="decoder_norm", **exact),
         class_layer(classes, "class_head"),
-        dense(options.width, "relu", name="box_0", **exact),
-        dense(options.width, "relu", name="box_1", **exact),
+        dense(options.d_model, "relu", name="box_0", **exact),
+        dense(options.d_model, "relu", name="box_1", **exact),
         dense(4, kernel_initializer="zeros", name="box_2", **exact),
     ]
-    if options.mask_stride:
+    if options.mask_downsample_ratio:
+        conv = keras.layers.Conv2D
         layers += [
-            keras.layers.Conv2D(
-                options.width, 1, data_format=_LAST, name="mask_projection", **exact
+            conv(options.d_model, 1, data_format=_LAST, name="mask_projection", **exact),
+            QueryMasks(
+                options.intermediate_size, options.segmentation_head_activation_function,
+                name="masks",
             ),
-            QueryMasks(options.mask_dim, options.mask_activation, name="masks"),
-        ]
+        ]  # fmt: skip
     return layers
 
 
-def _mask_block(maps: Tensor, options: DecoderOptions, name: str) -> Tensor:
+def _mask_block(maps: Tensor, options: SimpleNamespace, name: str) -> Tensor:
     """Adds what a depthwise convolution and a layer of its norm give."""
     exact = {"dtype": Float32Policy()}
     x = keras.layers.DepthwiseConv2D(
         3, padding="same", data_format=_LAST, name=f"{name}_dwconv", **exact
     )(maps)
     x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_norm", **exact)(x)
-    function = _ACTIVATIONS[options.mask_activation]
-    x = keras.layers.Dense(options.width, function, name=f"{name}_pwconv1", **exact)(x)
+    function = _ACTIVATIONS[options.segmentation_head_activation_function]
+    x = keras.layers.Dense(options.d_model, function, name=f"{name}_pwconv1", **exact)(x)
     return keras.layers.Add(name=name, **exact)([maps, x])
 
 
@@ -350,6 +311,12 @@ class QueryMasks(MaskLogits):
         for layer in mlp:
             x = layer(x)
         return super().call(projection(queries + x), maps) + bias
+
+    def count_costs(self, queries_shape: Shape, maps_shape: Shape) -> Cost:
+        """Cost for one image."""
+        size, width = math.prod(queries_shape[1:]), queries_shape[-1]
+        macs = size * (2 * self.mask_dim + width)
+        return super().count_costs(queries_shape, maps_shape) + Cost(macs, 6 * size)
 
 
 def _predict(

@@ -107,5 +107,13 @@ def test_files_of_yolo_that_are_missing_or_damaged_are_named(folder):
         read_yolo_boxes(folder / "images" / "train", NAMES)
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*labels"):
         read_yolo_boxes(folder / "images" / "train" / "deep", NAMES)
-    with pytest.raises(ValueError, match="a folder `images` is needed"):
+    with pytest.raises(FileNotFoundError, match="There is no folder photos"):
         read_yolo_boxes("photos", NAMES)
+
+
+def test_texts_may_lie_next_to_their_images(folder):
+    write_labels(folder, a="1 0.5 0.5 1 1")
+    (folder / "images").rename(folder / "photos")
+    text = next((folder / "labels").rglob("a.txt"))
+    text.rename(folder / "photos" / "train" / "a.txt")
+    assert read_yolo_boxes(folder / "photos" / "train", NAMES).labels.max() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import keras
 import numpy as np
 import PIL.Image
 import pytest
@@ -80,3 +81,71 @@ def test_what_lines_of_a_file_name_is_found(folder, capsys):
     model.save(folder / "two.keras")
     assert main(["detect", "two.keras", "images/a.png", "--threshold", "1"]) == 0
     assert capsys.readouterr().out == "images/a.png  no object\n"
+
+
+def box_folder(root, layout, counts=(8, 2)):
+    """Images of a red or a green square, in the layout of COCO or of YOLO."""
+    random = np.random.default_rng(0)
+    for part, count in zip(("train", "test"), counts, strict=True):
+        images = root / (f"images/{part}" if layout == "yolo" else part)
+        labels = root / f"labels/{part}"
+        images.mkdir(parents=True), labels.mkdir(parents=True)
+        rows, boxes = [], []
+        for index in range(count):
+            pixels = random.integers(0, 40, (64, 64, 3)).astype("uint8")
+            pixels[16:48, 8:40, index % 2] = 255
+            PIL.Image.fromarray(pixels).save(images / f"{index}.png")
+            rows.append({"id": index, "file_name": f"{index}.png", "height": 64, "width": 64})
+            boxes.append({"image_id": index, "category_id": index % 2, "bbox": [8, 16, 32, 32]})
+            (labels / f"{index}.txt").write_text(f"{index % 2} 0.375 0.5 0.5 0.5")
+        kinds = [{"id": 0, "name": "red"}, {"id": 1, "name": "green"}]
+        if layout == "coco":
+            content = {"images": rows, "annotations": boxes, "categories": kinds}
+            (images / "_annotations.coco.json").write_text(json.dumps(content))
+    (root / "classes.txt").write_text("red\ngreen\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "side"),
+    [("yolos", "coco", "64"), pytest.param("rf-detr", "yolo", "56", marks=pytest.mark.slow)],
+)
+def test_published_detectors_are_fine_tuned_and_resumed(model, layout, side, folder, capsys):
+    box_folder(folder / "data", layout)
+    network_folder("rf-detr", folder / "rf-detr")
+    words = ["detect", "train", model, "data", "--output", "run", "--image-size", side]
+    assert main([*words, "--epochs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "epoch 1/1" in printed and "mAP" in printed and "(2 images)" in printed
+    assert main([*words, "--epochs", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "epoch 2/2" in printed and "epoch 1/2" not in printed
+    assert main(["detect", "run/detector.keras", "data", "--json", "--threshold", "0"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 10
+    assert {box["label"] for row in rows for box in row["boxes"]} <= {"red", "green"}
+
+
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")
+def test_classifiers_become_a_retina_net(folder, capsys):
+    pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    box_folder(folder / "data", "coco")
+    keras_vit.build_vit(tiny_config(patch_size=16, image_size=64)).save(folder / "vit.keras")
+    words = ["detect", "train", "vit.keras", "data", "--output", "run", "--epochs", "1"]
+    assert main(words) == 0
+    assert "mAP" in capsys.readouterr().out
+    assert list((folder / "run/states").iterdir())
+    detector = keras.saving.load_model(folder / "run/detector.keras", compile=False)
+    assert type(detector).__name__ == "RetinaNetObjectDetector" and detector.num_classes == 2
+
+
+def test_data_is_checked_before_the_model(folder, capsys):
+    assert main(["detect", "train", "nothing", "images"]) == 2
+    assert "images must have boxes in train/_annotations.coco.json" in capsys.readouterr().err
+    assert main(["detect", "train", "nothing", "images", "--epochs", "0"]) == 2
+    assert "`epochs` must be" in capsys.readouterr().err
+    data = box_folder(folder / "data", "coco")
+    path = data / "test/_annotations.coco.json"
+    path.write_text(path.read_text().replace("green", "blue"))
+    assert main(["detect", "train", "nothing", "data"]) == 2
+    assert "Received: ('red', 'green'), ('red', 'blue')." in capsys.readouterr().err

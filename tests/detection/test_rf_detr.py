@@ -12,6 +12,7 @@ import safetensors.numpy
 import keras_vit
 from keras_vit.detection.rf_detr import build_rf_detr
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.evaluate.counting import count_stages
 from keras_vit.models.real_time import RealTimeDetector
 from scripts.golden.network_formula import chosen_values
 from tests.fixtures import tiny_vit
@@ -107,6 +108,42 @@ def test_partial_configurations_have_the_defaults_of_transformers(tmp_path):
         del config["backbone_config"][key]
     (folder / "config.json").write_text(json.dumps(config))
     check_outputs(load(folder)(images_of((56, 56))), "rf-detr")
+
+
+def test_blocks_after_the_last_map_are_read_strictly_and_written(tmp_path):
+    name = "rf-detr of another size"
+    folder = network_folder(name, tmp_path / "a")
+    model = load(folder, input_shape=(84, 84, 3))
+    model.save_pretrained(tmp_path / "b")
+    before, after = (
+        safetensors.numpy.load_file(path / "model.safetensors") for path in (folder, tmp_path / "b")
+    )
+    assert any(".layer.3." in key for key in before)  # maps end after the third block
+    assert before.keys() == after.keys()
+    start = "backbone.0.encoder.encoder.embeddings."
+    del before[f"{start}position_embeddings"], before[f"{start}mask_token"]  # resized, and unused
+    changed = {k for k, x in before.items() if (x != after[k]).any()}
+    unread = (".encoder.layer.3.", ".encoder.layernorm.")  # no norm is applied to its maps
+    assert changed and all(any(x in key for x in unread) for key in changed), changed
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    del arrays[min(key for key in changed if ".layer.3." in key)]
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=r"missing: 'encoder\.layer\.3\."):
+        load(folder)
+
+
+def test_costs_are_those_of_all_windows(tmp_path):
+    model = load(network_folder(NAME, tmp_path))
+    blocks = {x.name: x.macs for x in count_stages(model) if x.name.startswith("block_")}
+    tokens, width = 4 * (1 + 4), 32  # of windows of 2 x 2 patches
+    products = tokens * width**2 * (3 + 1 + 2 * 2)
+    assert blocks["block_0"] == products + 2 * tokens * 5 * width
+    assert blocks["block_2"] == products + 2 * tokens * tokens * width
+    decoder = {x.name: x.macs for x in count_stages(model)}
+    assert decoder["decoder_0_attention"] == 3 * 6 * width**2 + 2 * 6 * 6 * width
+    assert decoder["decoder_0_sampling"] == 6 * 2 * 4 * width
+    positions = 16 * width * (width + 5)
+    assert decoder["proposals"] == positions + 6 * width * (5 * width + 4 + 5)
 
 
 def test_files_are_read_strictly(tmp_path):
