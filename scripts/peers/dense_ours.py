@@ -55,13 +55,14 @@ def compare(folder: pathlib.Path, case: Row) -> Row:
     for name, boxes in case["boxes"].items():
         theirs = dict(np.load(folder / f"{name}.npz"))
         calls: list[tuple[Any, Any]] = []
-        runs = {"predict": model.predict, "predict_on_batch": model.predict_on_batch}
-        chosen, proposals = [], theirs.get("result/proposals")
+        runs: Row = {"predict": model.predict, "predict_on_batch": model.predict_on_batch}
+        chosen: list[Any] = []
+        proposals = theirs.get("result/proposals")
         if proposals is not None:
             call = with_proposals(model, proposals, chosen)
             runs = {"predict_on_batch": as_arrays(call)}
         runs = {key: recorded(each, calls) for key, each in runs.items()}
-        with mock.patch.multiple(model, **runs):
+        with mock.patch.multiple(model, **runs):  # type: ignore[call-overload]
             found = list(results_of(case, model, theirs, boxes))
         pixels, outputs = calls[0]
         steps = unprepared(theirs["pixels"], processor) - pixels
@@ -123,16 +124,15 @@ def compare_prompts(folder: pathlib.Path, case: Row) -> Row:
             embedded = sam.embed([theirs["picture"]])
         steps = unprepared(theirs["pixels"], config) - calls[0][0]
         pairs = [(embedded.embeddings.transpose(0, 3, 1, 2), theirs["output/embeddings"])]
-        row, before, decoded = {}, None, {}
+        row, decoded = Row(), Row()
+        before: Any = None
         for prompt, given in prompts.items():
-            points, labels, boxes = (
-                None if given.get(key) is None else np.array(given[key])[0]
-                for key in ("input_points", "input_labels", "input_boxes")
-            )
-            asked = (points, labels, boxes, before if prompt.endswith("mask") else None)
-            found = sam.predict(embedded, *asked)
+            asked = {key.removeprefix("input_"): np.array(x)[0] for key, x in given.items()}
+            if prompt.endswith("mask"):
+                asked["masks"] = before
+            found = sam.predict(embedded, **asked)
             pairs += [(found[key], theirs[f"output/{prompt} {key}"]) for key in found]
-            before, decoded[prompt] = found["masks"][:, 0], sam.prepare_prompts(embedded, *asked)
+            before, decoded[prompt] = found["masks"][:, 0], sam.prepare_prompts(embedded, **asked)
             (whole,) = sam.resize_masks(found["masks"], embedded.sizes)
             differ = whole != theirs[f"result/{prompt}"]
             margin = theirs[f"result/{prompt} margin"]
@@ -184,8 +184,8 @@ def results_of(case: Row, model: keras.Model, theirs: Row, boxes: Any) -> Iterat
         (depth,) = keras_vit.depth.predict_depth(model, [picture])
         yield {"depth": relative_to(depth, expected["depth"])}
     elif what == "instances":
-        (found,) = keras_vit.detection.predict_instances(model, [picture], case["object"])
-        yield instance_row(found, expected)
+        (objects,) = keras_vit.detection.predict_instances(model, [picture], case["object"])
+        yield instance_row(objects, expected)
     elif what in ("boxes", "texts", "best boxes"):
         (found,) = keras_vit.detection.predict_boxes(model, [picture], case["threshold"])
         yield {"labels": counted(found.labels != expected["labels"])}

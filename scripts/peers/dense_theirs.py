@@ -149,7 +149,9 @@ def predict_prompts(
     processor: Any, model: torch.nn.Module, picture: np.ndarray
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, Any]]:
     """As `predict`, for the prompts of `prompts_of`, with masks in the pixels of the photograph."""
-    whole, outputs, found, before = transformers.SamProcessor(processor), {}, {}, None
+    whole, before = transformers.SamProcessor(processor), None
+    outputs: dict[str, torch.Tensor] = {}
+    found: dict[str, Any] = {}
     for name, prompts in prompts_of(picture).items():
         inputs = whole(images=[picture], **prompts, return_tensors="pt")
         sizes, pixels = inputs["original_sizes"], inputs["pixel_values"]
@@ -188,8 +190,7 @@ def predict(
     """Pixels and outputs of the network, and results by their names."""
     if what == "prompts":
         return predict_prompts(processor, model, picture)
-    size, found = [picture.shape[:2]], {}
-    options: dict[str, Any] = {}
+    size, found, options = [picture.shape[:2]], dict[str, Any](), dict[str, Any]()
     if what == "poses":
         people = [[x, y, right - x, low - y] for x, y, right, low in boxes_of(picture)]
         options["boxes"] = [people]
