@@ -178,8 +178,7 @@ def write_sam(source, folder, side=448, width=256, hidden=1024):
     norms = {f"{neck}.layer_norm1": width, f"{neck}.layer_norm2": width,
              f"{decoder}.upscale_layer_norm": width // 4,
              f"{transformer}.layer_norm_final_attn": width,
-             f"{prompts}.mask_embed.layer_norm1": 4,
-             f"{prompts}.mask_embed.layer_norm2": 16}  # fmt: skip
+             **{f"{prompts}.mask_embed.layer_norm{x}": 4**x for x in (1, 2)}}  # fmt: skip
     shapes = {
         f"{neck}.conv1": (width, own, 1, 1), f"{neck}.conv2": (width, width, 3, 3),
         f"{prompts}.mask_embed.conv1": (4, 1, 2, 2), f"{prompts}.mask_embed.conv2": (16, 4, 2, 2),
@@ -412,57 +411,43 @@ def run_prompts(source, data, folder, steps):
         batches = segmentation.prompt_batches(segmenter, masks, prompt=prompt).repeat()
         trainer.fit(batches, steps_per_epoch=100, epochs=steps // 100, shuffle=False, verbose=2)
     segmenter.save_pretrained(folder / "trained")
-    images, labels = read_streets(data, "test")
-    shares, random = [], np.random.default_rng(0)
+    return click_on_streets(segmenter, *read_streets(data, "test"))
+
+
+def click_on_streets(segmenter, images, labels):
+    """Prints the mean IoU of the mask of one click by classes, and draws some."""
+    segmentation, random = keras_vit.segmentation, np.random.default_rng(0)
+    shares = {name: [] for name in STREET}
     for image, label in zip(images[::3], labels[::3], strict=True):
         seen, present = segmenter.embed([image]), np.unique(label[label < len(STREET)])
         inside = label == present[:, None, None]
-        places = [np.argwhere(mask) for mask in inside]
-        boxes = [[*x.min(0)[::-1], *x.max(0)[::-1]] for x in places]
-        points = [[random.choice(x)[::-1]] for x in places]
-        filled = np.zeros_like(inside)
-        for mask, (left, top, right, low) in zip(filled, boxes, strict=True):
-            mask[top : low + 1, left : right + 1] = True
-        both = (segmenter.predict(seen, boxes=boxes, num_masks=1), segmenter.predict(seen, points))
-        masks = [best_masks(segmenter, seen, found) for found in both]
-        shares.append([mean_share(mask, inside) for mask in (filled, *masks)])
-    text = "mean IoU: of boxes themselves {:.1%}, of masks of boxes {:.1%}, of clicks {:.1%}"
-    print(text.format(*np.mean(shares, axis=0)))
+        points = [[random.choice(np.argwhere(mask))[::-1]] for mask in inside]
+        masks = best_masks(segmenter, seen, segmenter.predict(seen, points))
+        both, either = (masks & inside).sum((1, 2)), (masks | inside).sum((1, 2))
+        for index, share in zip(present, both / either, strict=True):
+            shares[list(STREET)[index]].append(share)
+    print(", ".join(f"{name} {np.mean(found):.0%}" for name, found in shares.items()))
     rows = []
-    for index, box, click in (
-        (170, (0, 20, 200, 260), (240, 300)),
-        (200, (0, 0, 480, 190), (400, 150)),
-    ):
+    for index, clicks in ((170, [(240, 300), (250, 40)]), (200, [(240, 300), (230, 60)])):
         image, row = images[index], []
         seen = segmenter.embed([image])
-        for prompt in ({"boxes": [box], "num_masks": 1}, {"points": [[click]]}):
-            (mask,) = best_masks(segmenter, seen, segmenter.predict(seen, **prompt))
-            picture = PIL.Image.fromarray(
-                segmentation.draw_classes(image, np.where(mask, 0, 255), [(30, 30, 220)], 0.6)
-            )
-            pen, (x, y) = PIL.ImageDraw.Draw(picture), click
-            if "boxes" in prompt:
-                pen.rectangle(box, outline="red", width=3)
-            else:
-                pen.ellipse((x - 6, y - 6, x + 6, y + 6), "red", "white", 2)
+        for x, y in clicks:
+            (mask,) = best_masks(segmenter, seen, segmenter.predict(seen, points=[[[x, y]]]))
+            drawn = segmentation.draw_classes(image, np.where(mask, 0, 255), [(30, 30, 220)], 0.6)
+            picture = PIL.Image.fromarray(drawn)
+            PIL.ImageDraw.Draw(picture).ellipse((x - 6, y - 6, x + 6, y + 6), "red", "white", 2)
             row.append(np.asarray(picture))
         everything = segmentation.find_all_masks(
             segmenter, image, points_per_side=12, threshold=0.6, stability_threshold=0.7
         )
         rows.append([*row, segmentation.draw_masks(image, everything)])
-    return rows, ["a box", "a click", "everything"], {}
+    return rows, ["a click", "another one", "everything"], {}
 
 
 def best_masks(segmenter, seen, found):
     """The mask of the best score of every prompt, in the pixels of the image."""
     best = found["masks"][np.arange(len(found["scores"])), found["scores"].argmax(1)]
     return np.concatenate(segmenter.resize_masks(best[:, None], seen.sizes))
-
-
-def mean_share(found, expected):
-    """The mean IoU of masks."""
-    both, either = (found & expected).sum((1, 2)), (found | expected).sum((1, 2))
-    return float(np.mean(both / either))
 
 
 def read_cells(folder, part):
@@ -503,22 +488,12 @@ def run_detection(source, data, folder, steps):
             print(f"{name}, {count} images:\n{detection.evaluate_boxes(model, test)}", flush=True)
     index = 3
     image = np.asarray(PIL.Image.open(test.rows[0][index]))
-    (found,) = detection.predict_boxes(models["RF-DETR"], [image], 0.4)
+    found = (detection.predict_boxes(models[x], [image], 0.4)[0] for x in ("RetinaNet", "RF-DETR"))
     rows = [[
         outlines(image, test.boxes[index], test.labels[index]),
-        outlines(image, *retina_boxes(models["RetinaNet"], image, (192, 256), 0.4)),
-        outlines(image, found.boxes, found.labels),
+        *(outlines(image, each.boxes, each.labels) for each in found),
     ]]  # fmt: skip
     return rows, ["labelled by hand", "RetinaNet", "RF-DETR, in as many steps"], CELLS
-
-
-def retina_boxes(model, image, size, threshold):
-    """Boxes in pixels of an image, and their classes."""
-    model.make_predict_function(force=True)
-    found = model.predict(resized(image, size)[None].astype("float32"), verbose=0)
-    chosen = found["confidence"][0] > threshold
-    scale = np.array([image.shape[1] / size[1], image.shape[0] / size[0]] * 2)
-    return found["boxes"][0][chosen] * scale, found["labels"][0][chosen]
 
 
 def outlines(image, boxes, labels):

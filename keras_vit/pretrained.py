@@ -158,7 +158,8 @@ def _find_file(weights: str | os.PathLike[str], card: Card | None) -> pathlib.Pa
     if name in LOADERS:
         raise ValueError(
             f"{path} is a {name}, which takes more than images: texts, points or boxes. Call "
-            f"{LOADERS[name]}(folder)."
+            f"{LOADERS[name]}(folder), or on the command line `keras-vit detect FOLDER IMAGES "
+            "--classes names.txt` (OWL-ViT, OWLv2) or `keras-vit segment masks` (SAM)."
         )
     return path
 

@@ -171,6 +171,11 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Reads the lines of a text that are not blank, such as names of classes: see `read_text`."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+
+
 def read_package_file(name: str) -> str:
     """Reads a text file of this package, such as `report/page.css`."""
     return importlib.resources.files("keras_vit").joinpath(name).read_text("utf-8")

@@ -379,9 +379,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("run", help="folder of the run"),
             argument(
-                "data",
-                nargs="?",
-                help=f"{DATA_FORMS}; by default the images held out in training",
+                "data", nargs="?", help=f"{DATA_FORMS}; by default the images held out in training"
             ),
             argument("--output", help="the page to write; by default report.html of the run"),
             *_LABELLED,

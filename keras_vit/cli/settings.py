@@ -142,9 +142,7 @@ def _convert(value: Any, kind: Any) -> Any:
 _FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size", "block"}
 
 
-def settings_of_fields(
-    *sources: tuple[type, str, str, Collection[str]],
-) -> dict[str, Setting]:
+def settings_of_fields(*sources: tuple[type, str, str, Collection[str]]) -> dict[str, Setting]:
     """Makes settings of the fields of dataclasses.
 
     Args:

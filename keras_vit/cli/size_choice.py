@@ -37,11 +37,7 @@ _LOOKED_AT = 16  # images
 
 
 def choose_size(
-    plan: RunPlan,
-    model: Model,
-    settings: Settings,
-    start: StartingImages,
-    verbose: bool = True,
+    plan: RunPlan, model: Model, settings: Settings, start: StartingImages, verbose: bool = True
 ) -> tuple[RunPlan, Model]:
     """The plan and the model at the image size that a probe finds better.
 

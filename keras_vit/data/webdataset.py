@@ -19,7 +19,7 @@ from keras_vit.data.stored_labels import find_labels
 from keras_vit.data.tars import Sample, find_files, load_item, make_item, read_tar
 from keras_vit.errors import printable, raise_problems
 from keras_vit.progress import map_threads
-from keras_vit.reading import parse_json, read_text
+from keras_vit.reading import parse_json, read_lines
 
 CHECKS = ("none", "headers", "pixels")
 _LABEL_NAMES = ("cls", "class", "label")  # of members, and keys of JSON
@@ -148,5 +148,5 @@ def _stored(path: str) -> list[str] | None:
     folder = pathlib.Path(path).absolute().parent
     for place in (folder, folder.parent):
         if (place / _CLASS_NAMES).is_file():
-            return [line.strip() for line in read_text(place / _CLASS_NAMES).splitlines() if line]
+            return read_lines(place / _CLASS_NAMES)
     return None

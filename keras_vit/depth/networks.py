@@ -10,8 +10,9 @@ from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.dpt import DptHead, conv, dpt_names, fuse_dpt
+from keras_vit.models.dpt import DptHead, dpt_names, fuse_dpt
 from keras_vit.models.graph import single_input
+from keras_vit.models.pyramid import conv
 from keras_vit.networks.dpt_file import LAST, NAMED, UNUSED, maps_of_backbone, read_dpt
 from keras_vit.networks.network_file import ANY_SIZE, NetworkFile
 from keras_vit.runtime.model import Model

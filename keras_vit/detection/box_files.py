@@ -16,7 +16,7 @@ from keras_vit.data.headers import read_displayed_size
 from keras_vit.data.image_files import find_images
 from keras_vit.detection.boxes import BoxSet, read_boxes
 from keras_vit.errors import printable, raise_problems
-from keras_vit.reading import locate, read_json, read_text, refusing
+from keras_vit.reading import locate, read_json, read_lines, read_text, refusing
 
 _MAX_JSON = 1 << 30  # bytes; the boxes of COCO have 470 MB
 
@@ -136,8 +136,7 @@ def find_boxes(data: str | os.PathLike[str], *parts: str) -> BoxSet | None:
         if (root / part / "_annotations.coco.json").exists():
             return read_coco_boxes(root / part / "_annotations.coco.json")
         if (root / "images" / part).is_dir():
-            names = read_text(root / "classes.txt").splitlines()
-            return read_yolo_boxes(root / "images" / part, [x for x in names if x.strip()])
+            return read_yolo_boxes(root / "images" / part, read_lines(root / "classes.txt"))
     return None
 
 

@@ -47,11 +47,18 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--output",
                 default="runs/detector",
-                help="folder for detector.keras and the states that the same command goes on from",
+                help="folder for detector.keras, classes.txt and the states that the same command "
+                "goes on from",
             ),
             argument("--epochs", type=int, default=20, help="how often each image is seen"),
             argument("--batch-size", type=int, default=4, help="images per step"),
             IMAGE_SIZE,
+            argument(
+                "--patch-size",
+                type=int,
+                help="pixels to whose side the patches of a checkpoint are resized: 16 for those "
+                "of 14, which RetinaNet does not take",
+            ),
             *OUTPUTS,
         ),
         keeps_buffers=True,

@@ -24,13 +24,16 @@ from keras_vit.detection.model import DetectorTrainer, build_detector
 from keras_vit.detection.open_vocabulary import load_open_vocabulary
 from keras_vit.detection.prediction import draw_boxes, predict_boxes
 from keras_vit.errors import printable
+from keras_vit.files import write_text
 from keras_vit.models.set_prediction import DetectionTransformer
-from keras_vit.models.text_detector import TextDetector
 from keras_vit.pretrained import from_pretrained
-from keras_vit.reading import read_text
+from keras_vit.reading import read_lines
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.keras_files import save_keras_file
 from keras_vit.train.optimizers import AdamW, layerwise_decay
+from keras_vit.train.run_folder import DETECTOR
+
+_NAMES = "classes.txt"  # of a detector of keras-hub, which cannot hold them
 
 
 def detect_files(
@@ -49,16 +52,15 @@ def detect_files(
     if classes is None:
         detector = open_model(model, image_size, networks=True)
     else:
-        shape = None if image_size is None else (*image_size, 3)
-        texts = [line.strip() for line in read_text(classes).splitlines() if line.strip()]
-        detector = load_open_vocabulary(model, shape).detector(texts)
-    if not isinstance(detector, DetectionTransformer | TextDetector):
+        shape = image_size and (*image_size, 3)
+        detector = load_open_vocabulary(model, shape).detector(read_lines(classes))
+    if not hasattr(detector, "num_classes"):
         raise ValueError(
-            f"{model!r} is no detector of this command: a checkpoint of YOLOS "
-            "(YolosForObjectDetection), or the .keras file of such a model, is needed; of OWL-ViT "
-            "or OWLv2 with --classes."
+            f"{model!r} is no detector of this command: a checkpoint of YOLOS or RF-DETR, what "
+            "`keras-vit detect train` writes (of a classifier RetinaNet), or another .keras file "
+            "of such a model is needed; of OWL-ViT or OWLv2 with --classes."
         )
-    names = detector.class_names or tuple(map(str, range(detector.num_classes)))
+    names = _class_names(model, detector)
     for path in paths:
         (found,) = predict_boxes(detector, [path], threshold)
         rows = [
@@ -74,6 +76,20 @@ def detect_files(
             write_png(pictures[path][0], draw_boxes(read_image(path), found, names))
 
 
+def _class_names(model: str, detector: keras.Model) -> Sequence[str]:
+    """The names that a detector holds or that stand in `classes.txt` beside it, or numbers."""
+    path, count = resolve_model(model).path, detector.num_classes
+    names = getattr(detector, "class_names", None)
+    if names is None and path is not None and (path.parent / _NAMES).is_file():
+        names = read_lines(path.parent / _NAMES)
+        if len(names) != count:
+            raise ValueError(
+                f"{path.parent / _NAMES} must name the {count} classes of {path.name}, one per "
+                f"line. Received: {len(names)}."
+            )
+    return names or list(map(str, range(count)))
+
+
 def train_detector(
     data: str,
     model: str,
@@ -81,6 +97,7 @@ def train_detector(
     epochs: int = 20,
     batch_size: int = 4,
     image_size: tuple[int, int] | None = None,
+    patch_size: int | None = None,
     quiet: bool = False,
     verbose: bool = False,
 ) -> None:
@@ -95,7 +112,7 @@ def train_detector(
             "labels/train and classes.txt, and the same classes in its other parts. Received: "
             f"{boxes and boxes.class_names}, {held_out and held_out.class_names}."
         )
-    detector, optimizer = _build(model, image_size, boxes.class_names)
+    detector, optimizer = _build(model, image_size, patch_size, boxes.class_names)
     batches = box_batches(boxes, detector, batch_size, training=True)
     steps = epochs * len(batches)
     rate, warm = optimizer.pop("rate"), max(steps // 10, 1)
@@ -108,17 +125,22 @@ def train_detector(
     resume = ResumeTraining(folder / "states")
     fit: dict[str, Any] = {"shuffle": False, "verbose": shown.verbose}
     trained.fit(batches, epochs=epochs, callbacks=[*shown.callbacks, resume], **fit)
-    save_keras_file(detector, folder / "detector.keras")
+    save_keras_file(detector, folder / DETECTOR)
+    write_text(folder / _NAMES, "".join(f"{name}\n" for name in boxes.class_names))
     if held_out is not None:
         say(evaluate_boxes(detector, held_out, batch_size))
 
 
 def _build(
-    model: str, image_size: tuple[int, int] | None, names: Sequence[str]
+    model: str, image_size: tuple[int, int] | None, patch_size: int | None, names: Sequence[str]
 ) -> tuple[keras.Model, dict[str, Any]]:
     """The detector to train, and the arguments of its optimizer with the learning rate."""
     keras.utils.set_random_seed(0)
-    found = open_model(model, image_size, networks=True)
+    if patch_size is None:
+        found = open_model(model, image_size, networks=True)
+    else:
+        shape = image_size and (*image_size, 3)
+        found = from_pretrained(model, input_shape=shape, patch_size=patch_size)
     if not isinstance(found, DetectionTransformer):
         found.trainable = False
         # As measured from 100 images: docs/dense-published.md.

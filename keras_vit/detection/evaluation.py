@@ -5,24 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.checks import short_repr
 from keras_vit.data.decode import decode
-from keras_vit.data.input_transform import transform_of
-from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches
-from keras_vit.detection.prediction import FoundBoxes, predict_boxes
+from keras_vit.detection.boxes import NO_BOX, BoxSet
+from keras_vit.detection.prediction import predict_boxes
 from keras_vit.errors import printable
 from keras_vit.installation import needing
-from keras_vit.models.set_prediction import DetectionTransformer
-from keras_vit.models.text_detector import TextDetector
-
-Found = Iterator[FoundBoxes]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,9 +66,8 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
     """Compares the boxes of a detector with those of images, in pixels of the images.
 
     Args:
-        model: A detector of `keras_vit.detection.build_detector`, or another of keras-hub for boxes
-            in the format `"xyxy"`; or a `DetectionTransformer` or a `TextDetector`,
-            as for `predict_boxes`.
+        model: A detector of `keras_vit.detection.build_detector` or another, as for
+            `predict_boxes`.
         boxes: Images with boxes.
         batch_size: Images that the model computes at a time.
 
@@ -84,56 +76,22 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
 
     Raises:
         ImportError: If pycocotools is not installed.
-        ValueError: If the number of classes differs, the detector has another format of boxes, or
-            it is called inside `strategy.scope()`.
+        ValueError: If the number of classes differs, or as `predict_boxes`.
     """
     boxes.check_classes(getattr(model, "num_classes", None))
-    if getattr(model, "bounding_box_format", "xyxy") != "xyxy":
-        raise ValueError(
-            f"The detector gives boxes as {model.bounding_box_format!r}, and 'xyxy' is needed. "
-            "Build it with bounding_box_format='xyxy'."
-        )
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            "`evaluate_boxes` computes on one device: keras-hub decodes batches of one size alone. "
-            "Call it outside of `strategy.scope()`."
-        )
     _import_coco()  # before the model computes for hours
-    is_set = isinstance(model, DetectionTransformer | TextDetector)
-    predict = _predict_set if is_set else _predict_retina
-    found = []  # rows of image, left, top, width, height, score, class
-    for index, (scores, labels, corners) in enumerate(predict(model, boxes, batch_size)):
-        corners = np.clip(corners, 0, boxes.sizes[index][[1, 0, 1, 0]])
-        image, sides = np.full((len(scores), 1), index), corners[:, 2:] - corners[:, :2]
-        found.append(np.hstack([image, corners[:, :2], sides, scores[:, None], labels[:, None]]))
-    return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
-
-
-def _predict_set(model: keras.Model, boxes: BoxSet, batch_size: int) -> Found:
-    """The boxes of every image."""
     channels = model.inputs[0].shape[-1]
+    found = []  # rows of image, left, top, width, height, score, class
     for start in range(0, boxes.num_images, batch_size):
         rows = boxes.rows[0][start : start + batch_size]
         images = [decode(boxes.load(row), channels, boxes.max_pixels).numpy() for row in rows]
-        yield from predict_boxes(model, images, threshold=0.0, batch_size=batch_size)
-
-
-def _predict_retina(model: keras.Model, boxes: BoxSet, batch_size: int) -> Found:
-    """The boxes of every image, by a detector of keras-hub."""
-    size = np.array(transform_of(model).image_size)
-
-    def fill(pixels: Any, _: Any) -> Any:
-        missing = batch_size - tf.shape(pixels)[0]
-        return tf.ensure_shape(tf.pad(pixels, [(0, missing), *[(0, 0)] * 3]), shape)
-
-    shape = (batch_size, *model.inputs[0].shape[1:])
-    # keras-hub 0.32 decodes batches of one known size alone, and its predict_on_batch fails.
-    model.make_predict_function(force=True)
-    outputs = model.predict(box_batches(boxes, model, batch_size).map(fill), verbose=0)
-    for index, count in enumerate(outputs["num_detections"][: boxes.num_images]):
-        scale = boxes.sizes[index] / size
-        scores, labels = (outputs[name][index, :count] for name in ("confidence", "labels"))
-        yield FoundBoxes(scores, labels, outputs["boxes"][index, :count] * scale[[1, 0, 1, 0]])
+        predicted = predict_boxes(model, images, threshold=0.0, batch_size=batch_size)
+        for index, (scores, labels, corners) in enumerate(predicted, start):
+            corners = np.clip(corners, 0, boxes.sizes[index][[1, 0, 1, 0]])
+            image, sides = np.full((len(scores), 1), index), corners[:, 2:] - corners[:, :2]
+            columns = [image, corners[:, :2], sides, scores[:, None], labels[:, None]]
+            found.append(np.hstack(columns))
+    return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
 
 
 def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Boxes of objects in images of any size, by models that predict a set of them."""
+"""Boxes of objects in images of any size, by the detectors of this package and of keras-hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.image_files import read_pixels
+from keras_vit.data.input_transform import transform_of
 from keras_vit.data.pillow import resample
+from keras_vit.data.transforms import in_range, resize
 from keras_vit.detection.owl_images import displayed_size, owl_pixels
 from keras_vit.installation import needing
 from keras_vit.models.heads import activate
@@ -47,10 +49,11 @@ def predict_boxes(
     A model for images of any size (`from_pretrained` without `input_shape`) gets them in the size
     that `preprocessor_config.json` of its checkpoint says, another model in its own size; both with
     the pixels of Pillow's bilinear resizing. Images for RF-DETR and for a `TextDetector` are
-    resized as transformers does for them.
+    resized as transformers does for them, those for a detector of keras-hub as in `box_batches`.
 
     Args:
-        model: A `DetectionTransformer`, such as YOLOS or RF-DETR, or a `TextDetector`.
+        model: A `DetectionTransformer`, such as YOLOS or RF-DETR, a `TextDetector`, or a detector
+            of keras-hub for boxes in the format `"xyxy"`, as of `build_detector`.
         images: Arrays of shape `(h, w, C)` with values in [0, 255], or paths of image files, which
             are turned as their EXIF says.
         threshold: Boxes of this score and less are left out; `None` takes 0.5, or 0.1 of a
@@ -62,24 +65,59 @@ def predict_boxes(
 
     Raises:
         OSError: If a file cannot be read.
-        ValueError: If the model is none, leaves normalisation to its data or asks for another
-            preprocessing, or an image is not an array of this shape or too narrow for one patch;
-            the message names it.
+        ValueError: If the model is none, leaves normalisation to its data, asks for another
+            preprocessing or gives boxes in another format, or an image is not an array of this
+            shape or too narrow for one patch; the message names it.
     """
-    if isinstance(model, TextDetector):
-        decode, boxes, usual = decode_text_boxes, "boxes", 0.1
-    elif isinstance(model, DetectionTransformer):
-        finds_pairs = isinstance(model, RealTimeDetector)
-        decode, boxes = decode_best_boxes if finds_pairs else decode_boxes, "pred_boxes"
-        usual = 0.5
-    else:
+    if threshold is None:
+        threshold = 0.1 if isinstance(model, TextDetector) else 0.5
+    if hasattr(model, "decode_predictions"):  # of keras-hub
+        return list(_predict_retina(model, images, threshold, batch_size))
+    if not isinstance(model, DetectionTransformer | TextDetector):
         raise ValueError(
-            "`predict_boxes` takes a DetectionTransformer, such as YOLOS, or a TextDetector. "
-            f"Received: {model!r}. Other detectors have a `predict` of their own."
+            "`predict_boxes` takes a DetectionTransformer, such as YOLOS, a TextDetector, or a "
+            f"detector of keras-hub, such as RetinaNet. Received: {model!r}."
         )
-    least = usual if threshold is None else threshold
-    found = predict_sets(model, images, batch_size)
-    return [decode(x["logits"], x[boxes], size, least) for x, size in found]
+    boxes = "boxes" if isinstance(model, TextDetector) else "pred_boxes"
+    return [
+        decode_boxes(type(model), outputs["logits"], outputs[boxes], size, threshold)
+        for outputs, size in predict_sets(model, images, batch_size)
+    ]
+
+
+def _predict_retina(
+    model: keras.Model, images: Any, threshold: float, batch_size: int
+) -> Iterator[FoundBoxes]:
+    """The boxes of every image, by a detector of keras-hub."""
+    if model.bounding_box_format != "xyxy":
+        raise ValueError(
+            f"The detector gives boxes as {model.bounding_box_format!r}, and 'xyxy' is needed. "
+            "Build it with bounding_box_format='xyxy'."
+        )
+    transform = transform_of(model)
+    for batch in _read_batches(images, batch_size, transform.channels):
+        tensors = (tf.convert_to_tensor(image) for image, _ in batch)
+        resized = [resize(image, transform.image_size, "bilinear") for image in tensors]
+        pixels = in_range(transform, tf.stack(resized))
+        # Not `predict`: that of keras-hub 0.32 decodes batches of one known size alone.
+        outputs = model.decode_predictions(model(pixels, training=False), pixels)
+        outputs = {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
+        for index, (image, _) in enumerate(batch):
+            chosen = outputs["confidence"][index] > threshold  # -1 where there is no box
+            scores, labels = (outputs[name][index, chosen] for name in ("confidence", "labels"))
+            scale = np.divide(image.shape[:2], transform.image_size)[[1, 0, 1, 0]]
+            boxes = (outputs["boxes"][index, chosen] * scale).astype("float32")
+            yield FoundBoxes(scores, labels.astype("int64"), boxes)
+
+
+def _read_batches(
+    images: Any, batch_size: int, channels: int
+) -> Iterator[list[tuple[np.ndarray, str]]]:
+    """Pixels of images, and what messages call them."""
+    images = [images] if isinstance(images, str | os.PathLike) else images
+    for start in range(0, len(images), batch_size):
+        part = enumerate(images[start : start + batch_size], start)
+        yield [read_pixels(image, index, channels) for index, image in part]
 
 
 def predict_sets(
@@ -91,9 +129,8 @@ def predict_sets(
             f"{model.name!r} leaves normalisation to its data. Load it with "
             "include_preprocessing=True."
         )
-    images = [images] if isinstance(images, str | os.PathLike) else images
-    for start in range(0, len(images), batch_size):
-        part = [_pixels_of(model, x, i) for i, x in enumerate(images[start:][:batch_size], start)]
+    for batch in _read_batches(images, batch_size, model.inputs[0].shape[-1]):
+        part = [_pixels_of(model, *each) for each in batch]
         outputs: dict[int, dict[str, np.ndarray]] = {}
         for shape in {pixels.shape for pixels, _ in part}:
             same = [index for index, (pixels, _) in enumerate(part) if pixels.shape == shape]
@@ -104,64 +141,33 @@ def predict_sets(
 
 
 def decode_boxes(
-    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
+    kind: type[keras.Model],
+    logits: np.ndarray,
+    boxes: np.ndarray,
+    size: Sequence[int],
+    threshold: float,
 ) -> FoundBoxes:
     """Makes boxes in pixels of the outputs for one image, as transformers does.
 
     Args:
-        logits: Float array of shape `(N, K + 1)`, whose last class is "no object".
-        pred_boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
-        size: Height and width of the image in pixels.
-        threshold: Boxes of this score and less are left out.
-    """
-    scores = activate(logits, "single_label")[:, :-1]
-    return _found(scores, pred_boxes, size, threshold)
-
-
-def decode_text_boxes(
-    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
-) -> FoundBoxes:
-    """Makes boxes in pixels of the outputs for one image, as transformers does for OWL-ViT.
-
-    Args:
-        logits: Float array of shape `(N, K)`.
-        pred_boxes: As for `decode_boxes`.
+        kind: The class of the model. Of a `RealTimeDetector` a box may be found as several classes:
+            the `N` best of all pairs of box and class count, the best first.
+        logits: Float array of shape `(N, K)`, of other `DetectionTransformer` models `(N, K + 1)`,
+            whose last class is "no object".
+        boxes: Float array of shape `(N, 4)`: centre, width and height, in [0, 1].
         size: Height and width in pixels of what boxes are shares of.
         threshold: Boxes of this score and less are left out.
     """
-    return _found(activate(logits, "multi_label"), pred_boxes, size, threshold)
-
-
-def _found(
-    scores: np.ndarray, boxes: np.ndarray, size: Sequence[int], threshold: float
-) -> FoundBoxes:
-    """Boxes in pixels with a score above the threshold."""
-    best = scores.max(axis=-1)
-    chosen = best > threshold
-    return FoundBoxes(best[chosen], scores.argmax(axis=-1)[chosen], _corners(boxes[chosen], size))
-
-
-def _corners(boxes: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """Edges in pixels of boxes that are centre and size, as shares of the image."""
-    return np.asarray(to_corners(boxes)) * np.array([*size[::-1]] * 2, "float32")
-
-
-def decode_best_boxes(
-    logits: np.ndarray, pred_boxes: np.ndarray, size: Sequence[int], threshold: float
-) -> FoundBoxes:
-    """As `decode_boxes`, where classes are independent: a box may be found as several classes.
-
-    Args:
-        logits: Float array of shape `(N, K)`. The `N` best of all pairs of box and class count.
-        pred_boxes: As for `decode_boxes`.
-        size: As for `decode_boxes`.
-        threshold: As for `decode_boxes`.
-
-    Returns:
-        The boxes, the best first.
-    """
-    scores, labels, queries = best_pairs(logits, threshold)
-    return FoundBoxes(scores, labels, _corners(pred_boxes[queries], size))
+    if issubclass(kind, RealTimeDetector):
+        scores, labels, queries = best_pairs(logits, threshold)
+    else:
+        is_text = issubclass(kind, TextDetector)
+        shares = activate(logits, "multi_label" if is_text else "single_label")
+        shares = shares if is_text else shares[:, :-1]
+        queries = np.flatnonzero(shares.max(axis=-1) > threshold)
+        scores, labels = shares[queries].max(axis=-1), shares[queries].argmax(axis=-1)
+    corners = np.asarray(to_corners(boxes[queries])) * np.array([*size[::-1]] * 2, "float32")
+    return FoundBoxes(scores, labels, corners)
 
 
 def best_pairs(logits: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -173,10 +179,9 @@ def best_pairs(logits: np.ndarray, threshold: float) -> tuple[np.ndarray, np.nda
     return scores[best], labels, queries
 
 
-def _pixels_of(model: keras.Model, image: Any, index: int) -> tuple[np.ndarray, Any]:
+def _pixels_of(model: keras.Model, image: np.ndarray, name: str) -> tuple[np.ndarray, Any]:
     """The input of a model of one image, and the size of what boxes are shares of."""
-    *wanted, channels = model.inputs[0].shape[1:]
-    image, name = read_pixels(image, index, channels)
+    wanted = model.inputs[0].shape[1:3]
     if "boxes" in model.output:  # of OWL-ViT and OWLv2, whatever their queries
         return owl_pixels(image, model), displayed_size(image, model.published)
     processor = (model.published or {}).get("processor", {})

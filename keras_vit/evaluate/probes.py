@@ -18,7 +18,7 @@ from keras_vit.checks import check_choice
 from keras_vit.evaluate.attentive import attentive_head, attentive_scores
 from keras_vit.evaluate.few_shot import few_shot_scores
 from keras_vit.evaluate.logistic import logistic_path
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense
 from keras_vit.layers.neighbors import NearestNeighbors
 from keras_vit.progress import Progress
 
@@ -307,7 +307,7 @@ def _unit(x: np.ndarray) -> Any:
 
 
 def _dense(kernel: np.ndarray, bias: np.ndarray) -> keras.layers.Dense:
-    head = keras.layers.Dense(kernel.shape[1], dtype=Float32Policy(), name="head")
+    head = float32_dense(kernel.shape[1], "head")
     head.build((None, len(kernel)))
     head.set_weights([kernel.astype("float32"), bias.astype("float32")])
     return head

@@ -218,10 +218,7 @@ TEXT_TYPES = {
     "clip": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS, old_end=2),
     "metaclip_2": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS),
     # OWL-ViT takes the largest id for the end.
-    **dict.fromkeys(
-        ("owlvit", "owlv2"),
-        keys.TextType(keys.TEXT, TEXT_FIELDS, _ALL_TEXT_DEFAULTS),
-    ),
+    **dict.fromkeys(("owlvit", "owlv2"), keys.TextType(keys.TEXT, TEXT_FIELDS, _ALL_TEXT_DEFAULTS)),
 }
 _HF_TEXT = parts.text_layout(
     "transformers_clip", *siglip_blocks("final_layer_norm"), parts.TEXT_PROJECTION

@@ -148,10 +148,7 @@ MODEL_TYPES = {
         keys.DEFAULTS,
     ),
 }  # fmt: skip
-PROCESSORS = {
-    "ViT": keys.Processor(2, 224, True, writes="whole"),
-    "ViTHybrid": bit.BIT_PROCESSOR,
-}
+PROCESSORS = {"ViT": keys.Processor(2, 224, True, writes="whole"), "ViTHybrid": bit.BIT_PROCESSOR}
 
 # layouts of arrays: parts of layers in Flax
 NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
@@ -241,11 +238,7 @@ OFFICIAL = rules.Layout(
 )
 # As the official code of today names them, where each class of layers is numbered by itself.
 LINEN = dataclasses.replace(
-    OFFICIAL,
-    name="linen",
-    rules=_vit(_POSITIONS, _LINEN),
-    writes=None,
-    no_positions="sincos_2d",
+    OFFICIAL, name="linen", rules=_vit(_POSITIONS, _LINEN), writes=None, no_positions="sincos_2d"
 )
 # gs://big_vision: positions are added before the class token; two towers in one file.
 OF_BIG_VISION = rules.Layout(

@@ -65,12 +65,7 @@ def _naflex(size: str) -> Names:
     }
 
 
-NAMES: Names = {
-    **_of_timm("", MAP),
-    **_of_timm("_gap", GAP),
-    **_naflex("b"),
-    **_naflex("so400m"),
-}
+NAMES: Names = {**_of_timm("", MAP), **_of_timm("_gap", GAP), **_naflex("b"), **_naflex("so400m")}
 TIMM_IMAGES: TimmImages = (
     (
         r"vit_so400m_patch14_siglip_gap_(384|448|896)(\..*)?|.*_siglip_gap_378\.webli|"
@@ -203,9 +198,7 @@ _TEXT_TYPE = keys.TextType(
 )
 TEXT_TYPES = {"siglip": _TEXT_TYPE, "siglip2": _TEXT_TYPE}
 _HF_TEXT = parts.text_layout(
-    "transformers_siglip",
-    *siglip_blocks("final_layer_norm"),
-    *parts.dense("projection", "head"),
+    "transformers_siglip", *siglip_blocks("final_layer_norm"), *parts.dense("projection", "head")
 )
 _BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
     "big_vision",

@@ -181,11 +181,7 @@ def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> No
 
 
 def _check(
-    path: pathlib.Path,
-    recorded_at: pathlib.Path,
-    address: str,
-    sha256: str | None,
-    rehash: bool,
+    path: pathlib.Path, recorded_at: pathlib.Path, address: str, sha256: str | None, rehash: bool
 ) -> None:
     """Checks a file of the cache against published facts and its record."""
     record = read_facts(recorded_at, Record)

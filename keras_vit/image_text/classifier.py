@@ -11,9 +11,8 @@ import numpy as np
 from keras_vit.checks import check_choice
 from keras_vit.errors import printable
 from keras_vit.image_text.towers import Towers, unit_rows
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense
 from keras_vit.runtime.model import Model
-from keras_vit.texts.text_tower import float32_dense
 from keras_vit.texts.tokenizer import check_texts
 
 Templates = Sequence[str] | Callable[[str], Sequence[str]]

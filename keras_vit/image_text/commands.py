@@ -16,7 +16,7 @@ from keras_vit.image_text.command_table import DUPLICATES
 from keras_vit.image_text.image_index import Answer, index_images
 from keras_vit.image_text.search_page import write_search_page
 from keras_vit.image_text.towers import Towers, load_towers
-from keras_vit.reading import read_text
+from keras_vit.reading import read_lines
 from keras_vit.train.file_predictions import classify_files
 from keras_vit.train.keras_files import save_keras_file
 
@@ -36,8 +36,8 @@ def classify_by_names(
     as_json: bool = False,
 ) -> None:
     """Classifies images by the names of classes, without training; writes such a model."""
-    names = _lines(classes)
-    sentences = None if templates is None else _lines(templates)
+    names = read_lines(classes)
+    sentences = None if templates is None else read_lines(templates)
     towers = load_towers(model, image_size=image_size)
     classifier = zero_shot_classifier(towers, names, sentences)
     if output is not None:
@@ -53,11 +53,6 @@ def classify_by_names(
         else:
             texts = (f"{name} {share:.1%}" for name, share in shown)
             say("  ".join(map(printable, [path, *texts])))
-
-
-def _lines(path: str) -> list[str]:
-    lines = [line.strip() for line in read_text(path).splitlines()]
-    return [line for line in lines if line]
 
 
 def search_images(

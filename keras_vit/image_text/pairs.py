@@ -63,11 +63,7 @@ class PairSet(LabelledSet):
 
 
 def make_pairs(
-    name: str,
-    items: np.ndarray,
-    load: Any,
-    captions: Iterable[Sequence[str]],
-    max_pixels: int,
+    name: str, items: np.ndarray, load: Any, captions: Iterable[Sequence[str]], max_pixels: int
 ) -> PairSet:
     """A `PairSet` of images without classes: each has a label of its own."""
     numbers = np.arange(len(items))

@@ -169,15 +169,9 @@ class GroupNorm(keras.layers.Layer):
             raise ValueError(
                 f"Group norm needs a multiple of {_NUM_GROUPS} channels. Received: {channels}."
             )
-        self.gamma = self.add_weight(
-            name="gamma",
-            shape=(channels,),
-            initializer=keras.initializers.Constant(self.initial_gamma),
-            autocast=False,
-        )
-        self.beta = self.add_weight(
-            name="beta", shape=(channels,), initializer="zeros", autocast=False
-        )
+        start = keras.initializers.Constant(self.initial_gamma)
+        self.gamma = self.add_weight((channels,), start, autocast=False, name="gamma")
+        self.beta = self.add_weight((channels,), "zeros", autocast=False, name="beta")
 
     def call(self, images: Tensor) -> Tensor:
         # Sums are over a whole image: in half precision, they and the weights are float32.

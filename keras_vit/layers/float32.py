@@ -1,4 +1,4 @@
-"""Dtype policy of layers that compute in float32 under every precision."""
+"""Layers that compute in float32 under every precision, and their dtype policy."""
 
 from __future__ import annotations
 
@@ -49,3 +49,15 @@ class Float32Policy(keras.dtype_policies.DTypePolicyMap):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Float32Policy:
         return cls(keras.dtype_policies.deserialize(config["default_policy"], custom_objects))
+
+
+def float32_dense(
+    units: int, name: str, activation: Any = None, **options: Any
+) -> keras.layers.Dense:
+    """Makes a dense layer that computes in float32 under every precision."""
+    return keras.layers.Dense(units, activation, dtype=Float32Policy(), name=name, **options)
+
+
+def float32_norm(name: str, epsilon: float = 1e-6) -> keras.layers.LayerNormalization:
+    """Makes a layer norm that computes in float32 under every precision."""
+    return keras.layers.LayerNormalization(epsilon=epsilon, dtype=Float32Policy(), name=name)

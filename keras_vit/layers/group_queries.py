@@ -14,9 +14,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_heads
+from keras_vit.layers.attention_kernels import attention_scores, merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.deformable import gather_rows, refine_boxes
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense, float32_norm
 from keras_vit.layers.layer import Layer, Tensor
 
 _SIDE = 0.05  # of the box at each position of the map, as a share of the image
@@ -33,7 +34,13 @@ _PRIOR = -math.log(99)  # of classes: a probability of 1% at the start
 def class_layer(classes: int, name: str) -> keras.layers.Dense:
     """The layer from a query to logits of classes, each of which starts at 1%."""
     start = keras.initializers.Constant(_PRIOR)
-    return keras.layers.Dense(classes, bias_initializer=start, dtype=Float32Policy(), name=name)
+    return float32_dense(classes, name, bias_initializer=start)
+
+
+def box_layers(width: int, name: str) -> list[keras.layers.Dense]:
+    """The layers from a query to changes of its box, which are 0 at the start."""
+    hidden = [float32_dense(width, f"{name}_{step}", "relu") for step in range(2)]
+    return [*hidden, float32_dense(4, f"{name}_2", kernel_initializer="zeros")]
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -74,22 +81,18 @@ class ObjectProposals(Layer):
                 f"{self.num_queries} queries start at as many positions of the feature map. "
                 f"Received: a map of {rows} x {columns}. Take larger images."
             )
-        total, exact = self.num_groups * self.num_queries, {"dtype": Float32Policy()}
+        total = self.num_groups * self.num_queries
         normal = keras.initializers.RandomNormal(stddev=1.0)
-        dense, norm = keras.layers.Dense, keras.layers.LayerNormalization
         layers = {
-            f"{_POSITION}.0": dense(width, "relu", name="position_0", **exact),
-            f"{_POSITION}.1": dense(width, name="position_1", **exact),
+            f"{_POSITION}.0": float32_dense(width, "position_0", "relu"),
+            f"{_POSITION}.1": float32_dense(width, "position_1"),
         }
         for group in range(self.num_groups):
             name = f"group_{group}"
-            layers[f"{_DENSE}.{group}"] = dense(width, name=f"{name}_dense", **exact)
-            layers[f"{_NORM}.{group}"] = norm(epsilon=_EPSILON, name=f"{name}_norm", **exact)
+            layers[f"{_DENSE}.{group}"] = float32_dense(width, f"{name}_dense")
+            layers[f"{_NORM}.{group}"] = float32_norm(f"{name}_norm", _EPSILON)
             layers[f"{_CLASSES}.{group}"] = class_layer(self.classes, f"{name}_class_head")
-            for step in range(3):
-                last = {"units": 4, "kernel_initializer": "zeros"}  # boxes begin as they come
-                options = last if step == 2 else {"units": width, "activation": "relu"}
-                layer = dense(**options, name=f"{name}_box_{step}", **exact)
+            for step, layer in enumerate(box_layers(width, f"{name}_box")):
                 layers[f"{_BOXES}.{group}.layers.{step}"] = layer
         for name, layer in layers.items():
             layer.build((None, 2 * width if name == f"{_POSITION}.0" else width))
@@ -186,13 +189,10 @@ class GroupAttention(keras.layers.Dense):
             ops.split(ops.convert_to_tensor(self.bias), 3),
             strict=True,
         )
-        shape = (-1, self.num_queries, self.num_heads, width // self.num_heads)
         q, k, v = (
-            ops.transpose(ops.reshape(ops.matmul(x, w) + b, shape), (0, 2, 1, 3))
-            for x, w, b in parts
+            split_heads(ops.matmul(x, w) + b, self.num_queries, self.num_heads) for x, w, b in parts
         )  # (B * groups, A, N, d)
-        scores = ops.matmul(q * shape[-1] ** -0.5, ops.transpose(k, (0, 1, 3, 2)))
-        x = ops.transpose(ops.matmul(ops.softmax(scores), v), (0, 2, 1, 3))
+        x = merge_heads(ops.matmul(attention_scores(q, k), v))
         return ops.reshape(x, (-1, count, width))
 
     def compute_output_shape(self, queries_shape: Shape, positions_shape: Shape) -> Shape:

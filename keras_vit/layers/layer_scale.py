@@ -32,11 +32,8 @@ class LayerScale(Layer):
         self.initial_value = initial_value
 
     def build(self, tokens_shape: Shape) -> None:
-        self.gamma = self.add_weight(
-            name="gamma",
-            shape=(tokens_shape[-1],),
-            initializer=keras.initializers.Constant(self.initial_value),
-        )
+        start = keras.initializers.Constant(self.initial_value)
+        self.gamma = self.add_weight((tokens_shape[-1],), start, name="gamma")
 
     def call(self, tokens: Tensor) -> Tensor:
         return tokens * ops.cast(self.gamma, tokens.dtype)

@@ -56,13 +56,9 @@ class NearestNeighbors(Layer):
         self.temperature = temperature
 
     def build(self, shape: Shape) -> None:
-        self.examples = self.add_weight(
-            name="examples", shape=(self.num_examples, shape[-1]), trainable=False
-        )
-        self.labels = self.add_weight(
-            name="labels", shape=(self.num_examples,), dtype="int32", trainable=False,
-            initializer="zeros",
-        )  # fmt: skip
+        count = self.num_examples
+        self.examples = self.add_weight((count, shape[-1]), trainable=False, name="examples")
+        self.labels = self.add_weight((count,), "zeros", "int32", trainable=False, name="labels")
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.normalize(ops.cast(x, "float32"), axis=-1)

@@ -215,11 +215,8 @@ class PatchMask(Layer):
         self.stddev = stddev
 
     def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
-        self.token = self.add_weight(
-            name="token",
-            shape=(1, 1, tokens_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=self.stddev),
-        )
+        normal = keras.initializers.RandomNormal(stddev=self.stddev)
+        self.token = self.add_weight((1, 1, tokens_shape[-1]), normal, name="token")
 
     def call(self, tokens: Tensor, sources: Tensor) -> Tensor:
         indices = ops.maximum(sources, 0)[:, :, None]  # (B, N, 1)

@@ -35,12 +35,8 @@ class ColorPalette(Layer):
         self.num_colors = num_colors
 
     def build(self, images_shape: Shape) -> None:
-        self.colors = self.add_weight(
-            name="colors",
-            shape=(self.num_colors, images_shape[-1]),
-            initializer="zeros",
-            trainable=False,
-        )
+        shape = (self.num_colors, images_shape[-1])
+        self.colors = self.add_weight(shape, "zeros", trainable=False, name="colors")
 
     def call(self, images: Tensor) -> Tensor:
         _, height, width, channels = images.shape

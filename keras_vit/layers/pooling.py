@@ -134,11 +134,8 @@ class AttentionPooling(Layer):
         width = tokens_shape[-1]
         check_heads(width, self.num_heads)
         limit = (6 / (1 + width)) ** 0.5  # Xavier with fans 1 and D, as in the official code
-        self.probe = self.add_weight(
-            name="probe",
-            shape=(1, 1, width),
-            initializer=keras.initializers.RandomUniform(-limit, limit),
-        )
+        start = keras.initializers.RandomUniform(-limit, limit)
+        self.probe = self.add_weight((1, 1, width), start, name="probe")
         limit = (6 / (2 * width)) ** 0.5  # Xavier on each (D, D) matrix
 
         def dense(name: str, units: int, **options: Any) -> Dense:

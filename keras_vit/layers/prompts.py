@@ -50,12 +50,8 @@ class FourierPositions(Layer):
         self.num_frequencies = num_frequencies
 
     def build(self, points_shape: Shape, labels_shape: Shape | None = None) -> None:
-        self.frequencies = self.add_weight(
-            name="frequencies",
-            shape=(2, self.num_frequencies),
-            initializer=keras.initializers.RandomNormal(stddev=1.0),
-            trainable=False,
-        )
+        shape, normal = (2, self.num_frequencies), keras.initializers.RandomNormal(stddev=1.0)
+        self.frequencies = self.add_weight(shape, normal, trainable=False, name="frequencies")
 
     def call(self, points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         x = self._encode((points + 0.5) / np.array(self.image_size[::-1], "float32"))

@@ -39,11 +39,8 @@ class RelativeKeys(Positions):
     def build(self, attention: Any, num_tokens: int, num_heads: int, d: int) -> None:
         """Adds the weights to an attention layer for `num_tokens` and heads of `d` channels."""
         del num_heads
-        attention.relative_keys = attention.add_weight(
-            name="relative_keys",
-            shape=(d, 2 * num_tokens - 1),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
+        shape, normal = (d, 2 * num_tokens - 1), keras.initializers.RandomNormal(stddev=0.02)
+        attention.relative_keys = attention.add_weight(shape, normal, name="relative_keys")
 
     def logits(self, attention: Any, queries: Tensor) -> Tensor:
         """Products `(B, A, Q, T)` of the first queries `(B, A, Q, d)` with the embeddings."""
@@ -89,11 +86,9 @@ class RelativeBias(Positions):
                 f"class_token={self.class_token}. Received: {num_tokens} tokens. Set `grid` and "
                 "`class_token` to what comes in."
             )
-        attention.bias_table = attention.add_weight(
-            name="position_bias",
-            shape=(num_biases(self.grid, self.class_token), num_heads),
-            initializer="zeros",  # as in BEiT
-            autocast=False,
+        shape = (num_biases(self.grid, self.class_token), num_heads)
+        attention.bias_table = attention.add_weight(  # zeros as in BEiT
+            shape, "zeros", autocast=False, name="position_bias"
         )
 
     def logits(self, attention: Any, queries: Tensor) -> Tensor:

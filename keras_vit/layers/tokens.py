@@ -56,13 +56,9 @@ class ClassToken(Layer):
                 f"Tokens can be inserted at 0 to {tokens_shape[1]} of {tokens_shape[1]} tokens. "
                 f"Received: insert_at={self.insert_at}."
             )
-        self.token = self.add_weight(
-            name="token",
-            shape=(1, self.num_tokens, tokens_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=self.stddev)
-            if self.stddev
-            else "zeros",
-        )
+        shape = (1, self.num_tokens, tokens_shape[-1])
+        start = keras.initializers.RandomNormal(stddev=self.stddev) if self.stddev else "zeros"
+        self.token = self.add_weight(shape, start, name="token")
 
     def call(self, tokens: Tensor) -> Tensor:
         batch = ops.shape(tokens)[0]
@@ -155,11 +151,8 @@ class AddPositionEmbedding(Layer):
             self._fixed = np.concatenate([prefix, sincos_2d(self.grid, width)])[None]  # (1, T, D)
 
     def _add_table(self, name: str, places: int, width: int) -> keras.Variable:
-        return self.add_weight(
-            name=name,
-            shape=(1, places, width),
-            initializer=keras.initializers.RandomNormal(stddev=_POSITION_STDDEV),
-        )
+        normal = keras.initializers.RandomNormal(stddev=_POSITION_STDDEV)
+        return self.add_weight((1, places, width), normal, name=name)
 
     def call(
         self, tokens: Tensor, maps: Tensor | None = None, image_grids: Tensor | None = None

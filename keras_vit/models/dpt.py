@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import keras
 
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.pyramid import exact_gelu
+from keras_vit.models.pyramid import conv, exact_gelu, up_conv
 
 NORM = {"momentum": 0.9, "epsilon": 1e-5}  # PyTorch's, as in the heads' projects
 _LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
@@ -36,12 +35,6 @@ class DptHead:
     batch_norm: bool = True
     bias: bool = False
     doubles: bool = False
-
-
-def conv(filters: int, kernel: int, name: str, **options: Any) -> keras.layers.Conv2D:
-    """A convolution of maps `(B, rows, columns, D)`, padded as PyTorch's."""
-    options = {"padding": "same", "data_format": _LAST, **options}
-    return keras.layers.Conv2D(filters, kernel, name=name, **options)
 
 
 def fuse_dpt(maps: list[Tensor], tokens: list[Tensor], head: DptHead) -> Tensor:
@@ -119,10 +112,7 @@ def _reassemble(x: Tensor, token: Tensor | None, index: int, head: DptHead) -> T
     x = conv(reduced, 1, f"{name}_reduce")(x)
     if factor > 1:
         stride = int(factor)
-        resample = keras.layers.Conv2DTranspose(
-            reduced, stride, stride, data_format=_LAST, name=f"{name}_resample"
-        )
-        x = resample(x)
+        x = up_conv(reduced, stride, f"{name}_resample")(x)
     elif factor < 1:
         # As PyTorch pads.
         x = keras.layers.ZeroPadding2D(1, data_format=_LAST, name=f"{name}_pad")(x)

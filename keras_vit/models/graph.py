@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import float32_dense
 from keras_vit.layers.layer import Tensor
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import call_of, every_call_of, run_graph
@@ -183,7 +183,7 @@ def perceptron(
     """
     layers = [(x.shape[-1], hidden), (x.shape[-1], hidden), (outputs, activation)]
     for step, (units, function) in enumerate(layers):
-        x = keras.layers.Dense(units, function, dtype=Float32Policy(), name=f"{name}_{step}")(x)
+        x = float32_dense(units, f"{name}_{step}", function)(x)
     return x
 
 

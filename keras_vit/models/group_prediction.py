@@ -74,10 +74,7 @@ def sum_of_group_losses(
 
 
 def group_loss(
-    outputs: dict[str, Tensor],
-    targets: dict[str, Tensor],
-    weights: dict[str, Any],
-    groups: int = 1,
+    outputs: dict[str, Tensor], targets: dict[str, Tensor], weights: dict[str, Any], groups: int = 1
 ) -> Tensor:
     """Loss of predictions of which each group is matched with the true boxes.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense
 from keras_vit.layers.layer import Tensor
 from keras_vit.models.graph import check_head, final_activation
 from keras_vit.runtime.model import Model, Normalization, with_config
@@ -80,15 +82,10 @@ def classify(x: Tensor, config: ViTConfig | ResNetConfig) -> Tensor:
 
 def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) -> keras.layers.Dense:
     """A dense layer that ends a model."""
-    return keras.layers.Dense(
-        config.classes,
-        activation=activation,
-        use_bias=config.head_bias is not None,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias or 0.0),
-        dtype=Float32Policy(),
-        name=name,
-    )
+    units, has_bias = cast("int", config.classes), config.head_bias is not None
+    start = keras.initializers.Constant(config.head_bias or 0.0)
+    options = {"kernel_initializer": "zeros", "bias_initializer": start}
+    return float32_dense(units, name, activation, use_bias=has_bias, **options)
 
 
 def class_logits(model: keras.Model, outputs: np.ndarray) -> np.ndarray:

@@ -220,24 +220,31 @@ def build_pyramid(
     return PyramidModel(single_input(backbone), outputs, name=f"{backbone.name}_pyramid")
 
 
+def conv(filters: int, kernel: int, name: str, **options: Any) -> keras.layers.Conv2D:
+    """A convolution of maps `(B, rows, columns, D)`, padded as PyTorch's."""
+    options = {"padding": "same", "data_format": _LAST, **options}
+    return keras.layers.Conv2D(filters, kernel, name=name, **options)
+
+
+def up_conv(filters: int, factor: int, name: str, **options: Any) -> keras.layers.Conv2DTranspose:
+    """A layer that enlarges maps `(B, rows, columns, D)` by a whole factor."""
+    options = {"data_format": _LAST, "name": name, **options}
+    return keras.layers.Conv2DTranspose(filters, factor, factor, **options)
+
+
 def _level(x: Tensor, level: int, base: int, channels: int) -> Tensor:
     name = f"pyramid_{level}"
     for step in range(base - level):  # finer: twice the size, half the channels
         if step:
             x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_up_norm_{step}")(x)
             x = keras.layers.Activation(exact_gelu, name=f"{name}_up_gelu_{step}")(x)
-        up = keras.layers.Conv2DTranspose(
-            x.shape[-1] // 2, 2, 2, data_format=_LAST, name=f"{name}_up_{step}"
-        )
-        x = up(x)
+        x = up_conv(x.shape[-1] // 2, 2, f"{name}_up_{step}")(x)
     if level > base:
         size = 2 ** (level - base)
         x = keras.layers.MaxPooling2D(size, data_format=_LAST, name=f"{name}_down")(x)
     for part, kernel in (("project", 1), ("smooth", 3)):
         own = f"{name}_{part}"
-        x = keras.layers.Conv2D(
-            channels, kernel, padding="same", data_format=_LAST, use_bias=False, name=own
-        )(x)
+        x = conv(channels, kernel, own, use_bias=False)(x)
         x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{own}_norm")(x)
     return x  # (B, rows, columns, channels)
 

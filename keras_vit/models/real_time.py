@@ -5,6 +5,7 @@ RF-DETR (https://arxiv.org/abs/2511.09554), after LW-DETR (https://arxiv.org/abs
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -17,15 +18,15 @@ from keras import ops
 from keras_vit.checks import Shape
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.deformable import DeformableSampling, refine_boxes
-from keras_vit.layers.float32 import Float32Policy
-from keras_vit.layers.group_queries import GroupAttention, ObjectProposals, class_layer
+from keras_vit.layers.float32 import Float32Policy, float32_dense, float32_norm
+from keras_vit.layers.group_queries import GroupAttention, ObjectProposals, box_layers, class_layer
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.queries import MaskLogits
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.attention import geometry_of
 from keras_vit.models.graph import calls_of, single_input
 from keras_vit.models.group_prediction import GROUP_DEFAULTS, sum_of_group_losses
-from keras_vit.models.pyramid import exact_gelu
+from keras_vit.models.pyramid import conv, exact_gelu
 from keras_vit.models.set_prediction import DetectionTransformer
 from keras_vit.runtime.model import Model
 
@@ -56,13 +57,10 @@ class RealTimeDetector(DetectionTransformer):
 
     num_named = num_classes
 
-    @property
+    @functools.cached_property  # which Keras does not track, or save
     def all_predictions(self) -> keras.Model:
         """The model of all predictions that the loss takes, of the same layers."""
-        if "_all_predictions" not in self.__dict__:  # which Keras does not track, or save
-            self.__dict__["_all_predictions"] = _with_all_predictions(self)
-        found: keras.Model = self.__dict__["_all_predictions"]
-        return found
+        return _with_all_predictions(self)
 
     def loss_of(self, outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
         """The sum of the losses of all predictions: see `sum_of_group_losses`."""
@@ -183,23 +181,19 @@ def project(x: Tensor, options: SimpleNamespace) -> Tensor:
     """The projector: convolutions whose outputs are joined, as in C2f of YOLOv8."""
     hidden = int(options.d_model * options.hidden_expansion)
 
-    def conv(x: Tensor, channels: int, kernel: int, name: str) -> Tensor:
-        x = keras.layers.Conv2D(
-            channels, kernel, padding="same", data_format=_LAST, use_bias=False, name=name
-        )(x)
+    def convolve(x: Tensor, channels: int, kernel: int, name: str) -> Tensor:
         norm = keras.layers.LayerNormalization(epsilon=options.layer_norm_eps, name=f"{name}_norm")
         function = _ACTIVATIONS[options.activation_function]
-        return keras.layers.Activation(function, name=f"{name}_activation")(norm(x))
+        x = norm(conv(channels, kernel, name, use_bias=False)(x))
+        return keras.layers.Activation(function, name=f"{name}_activation")(x)
 
-    x = conv(x, 2 * hidden, 1, "projector_cv1")
+    x = convolve(x, 2 * hidden, 1, "projector_cv1")
     parts = [x[..., :hidden], x[..., hidden:]]
     for index in range(options.c2f_num_blocks):
-        x = conv(parts[-1], hidden, 3, f"projector_m_{index}_cv1")
-        parts.append(conv(x, hidden, 3, f"projector_m_{index}_cv2"))
-    x = conv(ops.concatenate(parts, axis=-1), options.d_model, 1, "projector_cv2")
-    return keras.layers.LayerNormalization(
-        epsilon=_EPSILON, dtype=Float32Policy(), name="projector_norm"
-    )(x)
+        x = convolve(parts[-1], hidden, 3, f"projector_m_{index}_cv1")
+        parts.append(convolve(x, hidden, 3, f"projector_m_{index}_cv2"))
+    x = convolve(ops.concatenate(parts, axis=-1), options.d_model, 1, "projector_cv2")
+    return float32_norm("projector_norm", _EPSILON)(x)
 
 
 def decoder_layer(
@@ -208,17 +202,13 @@ def decoder_layer(
     """A layer of the decoder, from queries `(B, M, D)` to the same: norms follow each sum."""
 
     def dense(units: int, part: str, activation: Any = None, **more: Any) -> keras.layers.Layer:
-        named = {"dtype": Float32Policy(), "name": f"{name}_{part}", **more}
-        return keras.layers.Dense(units, activation, **named)
+        return float32_dense(units, f"{name}_{part}", activation, **more)
 
     def drop(x: Tensor, part: str) -> Tensor:
         return keras.layers.Dropout(options.dropout, name=f"{name}_{part}_dropout")(x)
 
     def add(x: Tensor, y: Tensor, part: str) -> Tensor:
-        norm = keras.layers.LayerNormalization(
-            epsilon=_DECODER_EPSILON, dtype=Float32Policy(), name=f"{name}_{part}"
-        )
-        return norm(x + drop(y, part))
+        return float32_norm(f"{name}_{part}", _DECODER_EPSILON)(x + drop(y, part))
 
     width, heads, own_heads, points = (
         options.d_model, options.decoder_cross_attention_heads,
@@ -240,19 +230,13 @@ def decoder_layer(
 
 def _heads(classes: int, options: SimpleNamespace) -> list[keras.Layer]:
     """Layers of classes, boxes and masks, which all decoder layers share."""
-    exact = {"dtype": Float32Policy()}
-    dense = keras.layers.Dense
     layers = [
-        keras.layers.LayerNormalization(epsilon=_DECODER_EPSILON, name="decoder_norm", **exact),
-        class_layer(classes, "class_head"),
-        dense(options.d_model, "relu", name="box_0", **exact),
-        dense(options.d_model, "relu", name="box_1", **exact),
-        dense(4, kernel_initializer="zeros", name="box_2", **exact),
-    ]
+        float32_norm("decoder_norm", _DECODER_EPSILON), class_layer(classes, "class_head"),
+        *box_layers(options.d_model, "box"),
+    ]  # fmt: skip
     if options.mask_downsample_ratio:
-        conv = keras.layers.Conv2D
         layers += [
-            conv(options.d_model, 1, data_format=_LAST, name="mask_projection", **exact),
+            conv(options.d_model, 1, "mask_projection", dtype=Float32Policy()),
             QueryMasks(
                 options.intermediate_size, options.segmentation_head_activation_function,
                 name="masks",
@@ -267,9 +251,9 @@ def _mask_block(maps: Tensor, options: SimpleNamespace, name: str) -> Tensor:
     x = keras.layers.DepthwiseConv2D(
         3, padding="same", data_format=_LAST, name=f"{name}_dwconv", **exact
     )(maps)
-    x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_norm", **exact)(x)
     function = _ACTIVATIONS[options.segmentation_head_activation_function]
-    x = keras.layers.Dense(options.d_model, function, name=f"{name}_pwconv1", **exact)(x)
+    dense = float32_dense(options.d_model, f"{name}_pwconv1", function)
+    x = dense(float32_norm(f"{name}_norm", _EPSILON)(x))
     return keras.layers.Add(name=name, **exact)([maps, x])
 
 
@@ -289,21 +273,19 @@ class QueryMasks(MaskLogits):
 
     def build(self, queries_shape: Shape, maps_shape: Shape) -> None:
         super().build(queries_shape, maps_shape)
-        width, exact = queries_shape[-1], {"dtype": Float32Policy()}
-        dense, function = keras.layers.Dense, _ACTIVATIONS[self.activation]
+        width, function = queries_shape[-1], _ACTIVATIONS[self.activation]
+        hidden, last = ".query_features_block.layers.0", ".query_features_block.layers.2"
         # By their names in files of transformers.
         self.parts = {
             ".bias": self.add_weight((1,), "zeros", name="bias"),
-            ".query_features_block.norm_in": keras.layers.LayerNormalization(
-                epsilon=_DECODER_EPSILON, name="norm", **exact
-            ),
-            ".query_features_block.layers.0": dense(self.mask_dim, function, name="mlp_0", **exact),
-            ".query_features_block.layers.2": dense(width, name="mlp_2", **exact),
-            ".query_features_proj": dense(width, name="projection", **exact),
+            ".query_features_block.norm_in": float32_norm("norm", _DECODER_EPSILON),
+            hidden: float32_dense(self.mask_dim, "mlp_0", function),
+            last: float32_dense(width, "mlp_2"),
+            ".query_features_proj": float32_dense(width, "projection"),
         }
         for name, part in self.parts.items():
             if name != ".bias":
-                part.build((None, self.mask_dim if name.endswith("2") else width))
+                part.build((None, self.mask_dim if name == last else width))
 
     def call(self, queries: Tensor, maps: Tensor) -> Tensor:
         bias, *mlp, projection = self.parts.values()

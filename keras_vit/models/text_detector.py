@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.config import ViTConfig
 from keras_vit.layers.boxes import PatchBoxes
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense, float32_norm
 from keras_vit.models.graph import perceptron, single_input
 from keras_vit.models.pyramid import exact_gelu
 from keras_vit.runtime.model import Model
@@ -60,19 +60,15 @@ def build_patch_model(tower: Model, embedding: int, has_objectness: bool) -> Mod
     """
     tokens = tower.output
     merge = keras.layers.Multiply(dtype=Float32Policy(), name="merge_class_token")
-    norm = keras.layers.LayerNormalization(
-        epsilon=cast("ViTConfig", tower.config).block.norm_epsilon,
-        dtype=Float32Policy(),
-        name="merged_norm",
-    )
+    norm = float32_norm("merged_norm", cast("ViTConfig", tower.config).block.norm_epsilon)
     x = norm(merge([tokens[:, 1:], tokens[:, :1]]))  # (B, N, D)
     boxes = PatchBoxes(
         tower.get_layer("position_embedding").grid, dtype=Float32Policy(), name="boxes"
     )
     outputs = {
-        EMBEDDINGS: _dense(embedding, EMBEDDINGS)(x),
-        SHIFT: _dense(1, SHIFT)(x),
-        SCALE: ops.elu(_dense(1, SCALE)(x)) + 1,
+        EMBEDDINGS: float32_dense(embedding, EMBEDDINGS)(x),
+        SHIFT: float32_dense(1, SHIFT)(x),
+        SCALE: ops.elu(float32_dense(1, SCALE)(x)) + 1,
         "boxes": boxes(perceptron(x, "box", 4, exact_gelu)),
     }
     if has_objectness:
@@ -93,7 +89,7 @@ def build_text_detector(patches: Model, queries: Any, texts: Sequence[str]) -> T
     outputs = dict(patches.output)
     embeddings, shift, scale = (outputs.pop(key) for key in (EMBEDDINGS, SHIFT, SCALE))
     length = ops.sqrt(ops.sum(ops.square(embeddings), -1, keepdims=True))
-    head = _dense(len(queries), "queries", use_bias=False)
+    head = float32_dense(len(queries), "queries", use_bias=False)
     logits = (head(embeddings / (length + EPSILON)) + shift) * scale  # (B, N, K)
     outputs = {"logits": logits, **outputs}
     model = TextDetector(single_input(patches), outputs, name="text_detector")
@@ -103,7 +99,3 @@ def build_text_detector(patches: Model, queries: Any, texts: Sequence[str]) -> T
     model.published = {**patches.published, "config": config}
     model.class_names = texts
     return model
-
-
-def _dense(units: int, name: str, **options: Any) -> keras.layers.Dense:
-    return keras.layers.Dense(units, dtype=Float32Policy(), name=name, **options)

@@ -267,10 +267,7 @@ def add_heads(features: list[Tensor], config: ViTConfig) -> Tensor:
         return keras.layers.Average(name="features")(features) if len(features) > 1 else x
     if config.pre_logits is not None:
         x = keras.layers.Dense(
-            config.pre_logits,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            name="pre_logits",
+            config.pre_logits, "tanh", kernel_initializer="lecun_normal", name="pre_logits"
         )(x)
     if len(features) == 1:
         return classify(x, config)

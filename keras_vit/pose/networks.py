@@ -12,9 +12,9 @@ from keras_vit.families import keys
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.dpt import NORM, conv
+from keras_vit.models.dpt import NORM
 from keras_vit.models.graph import single_input
-from keras_vit.models.pyramid import feature_maps
+from keras_vit.models.pyramid import conv, feature_maps
 from keras_vit.networks.dpt_file import NAMED
 from keras_vit.networks.network_file import NetworkFile
 from keras_vit.runtime.model import Model

@@ -10,12 +10,13 @@ from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.dpt import NORM, DptHead, conv, fuse_dpt
+from keras_vit.models.dpt import NORM, DptHead, fuse_dpt
 from keras_vit.models.graph import single_input, walk_layers
 from keras_vit.models.pyramid import (
     EVENLY,
     PyramidModel,
     check_includes_preprocessing,
+    conv,
     feature_maps,
 )
 from keras_vit.runtime.model import Model

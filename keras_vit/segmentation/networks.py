@@ -13,9 +13,9 @@ from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.queries import CLASSES, MASKS
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.dpt import NORM, conv, dpt_names
+from keras_vit.models.dpt import NORM, dpt_names
 from keras_vit.models.graph import single_input
-from keras_vit.models.pyramid import exact_gelu, feature_maps
+from keras_vit.models.pyramid import conv, exact_gelu, feature_maps, up_conv
 from keras_vit.networks.dpt_file import UNUSED, read_dpt
 from keras_vit.networks.network_file import NetworkFile, stated_size
 from keras_vit.runtime.model import Model
@@ -32,7 +32,6 @@ _BEIT: keys.Rules = {
         "auxiliary_concat_input semantic_loss_ignore_index"
     ),
 }
-_UP = {"data_format": "channels_last"}
 
 
 def load_dpt_segmenter(file: NetworkFile, **options: Any) -> Model:
@@ -143,12 +142,13 @@ def as_segmenter(model: Model) -> Model:
 def _pyramid(maps: list[Tensor], width: int, names: dict[str, str]) -> list[Tensor]:
     """Maps at 4, 2, 1 and 1/2 times the grid of patches."""
     names |= {"fpn_1": "fpn1.0", "fpn_1_norm": "fpn1.1", "fpn_1_again": "fpn1.3", "fpn_2": "fpn2.0"}
-    x = keras.layers.Conv2DTranspose(width, 2, 2, name="fpn_1", **_UP)(maps[0])
+    x = up_conv(width, 2, "fpn_1")(maps[0])
     x = keras.layers.BatchNormalization(**NORM, name="fpn_1_norm")(x)
     x = keras.layers.Activation(exact_gelu, name="fpn_1_gelu")(x)
-    finest = keras.layers.Conv2DTranspose(width, 2, 2, name="fpn_1_again", **_UP)(x)
-    fine = keras.layers.Conv2DTranspose(width, 2, 2, name="fpn_2", **_UP)(maps[1])
-    return [finest, fine, maps[2], keras.layers.MaxPooling2D(2, name="fpn_4", **_UP)(maps[3])]
+    finest = up_conv(width, 2, "fpn_1_again")(x)
+    fine = up_conv(width, 2, "fpn_2")(maps[1])
+    pool = keras.layers.MaxPooling2D(2, data_format="channels_last", name="fpn_4")
+    return [finest, fine, maps[2], pool(maps[3])]
 
 
 def _classify(file: NetworkFile, x: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from keras_vit.export.several_inputs import export_several_inputs
 from keras_vit.export.verify import ExportReport, synthetic_images
 from keras_vit.segmentation.promptable import EmbeddedImages, PromptableSegmenter
 
-_ENDINGS = {"saved_model": "", "litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
 _PADDING = -10  # label of points that fill up, as in transformers
 
 
@@ -57,13 +56,13 @@ def export_promptable(
 
     >>> keras_vit.segmentation.export_promptable(segmenter, "files", "litert")  # doctest: +SKIP
     """
-    check_choice("format", format, tuple(_ENDINGS))
+    check_choice("format", format, tuple(FORMATS))
     if (num_points or 0) < 4 and (num_points is not None or format == "openvino"):
         raise ValueError(
             "`num_points` must be 4 or more; `None` is any number, which OpenVINO does not "
             f"convert. Received: {num_points} for {format}."
         )
-    folder, ending = pathlib.Path(folder), _ENDINGS[format]
+    folder, ending = pathlib.Path(folder), pathlib.PurePath(FORMATS[format].file).suffix
     image = synthetic_images((*segmenter.image_size, 3), count=1)
     arguments = {"precision": precision, "images": image, **options}
     first = FORMATS[format].export(segmenter.encoder, folder / f"encoder{ending}", **arguments)

@@ -18,14 +18,13 @@ from keras_vit.families import keys
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.decomposed import DecomposedPositions, PaddedWindowAttention
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense, float32_norm
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.prompts import CrossAttention, FourierPositions
 from keras_vit.layers.queries import MaskLogits
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
-from keras_vit.models.dpt import conv
-from keras_vit.models.pyramid import exact_gelu
+from keras_vit.models.pyramid import conv, exact_gelu, up_conv
 from keras_vit.networks.network_file import NetworkFile
 from keras_vit.resize import resize_matrix, resize_positions
 from keras_vit.runtime.model import Model, Normalization
@@ -156,7 +155,7 @@ def build_encoder(
     x = keras.layers.Reshape((*grid, width), name="maps")(x)
     for step, kernel in ((1, 1), (2, 3)):
         x = conv(config["output_channels"], kernel, f"neck_conv_{step}", use_bias=False)(x)
-        x = _norm(f"neck_norm_{step}")(x)
+        x = float32_norm(f"neck_norm_{step}")(x)
         names[f"neck_conv_{step}"] = f"neck.conv{step}"
         names[f"neck_norm_{step}"] = f"neck.layer_norm{step}"
     names = {ours: f"vision_encoder.{theirs}" for ours, theirs in names.items()}
@@ -207,10 +206,8 @@ def build_decoder(
     for step, channels in ((1, width // 4), (2, width // 8)):
         name = f"upscale_{step}"
         names[name] = f"mask_decoder.upscale_conv{step}"
-        grow = keras.layers.Conv2DTranspose(
-            channels, 2, 2, data_format="channels_last", **_FLOAT32, name=name
-        )
-        x = _norm("upscale_norm")(grow(x)) if step == 1 else grow(x)
+        x = up_conv(channels, 2, name, **_FLOAT32)(x)
+        x = float32_norm("upscale_norm")(x) if step == 1 else x
         x = keras.layers.Activation(exact_gelu, **_FLOAT32, name=f"{name}_gelu")(x)
     names["upscale_norm"] = "mask_decoder.upscale_layer_norm"
     filters = [
@@ -237,7 +234,7 @@ def _embed_mask(mask: Tensor, is_given: Tensor, config: Mapping[str, Any], names
     x, channels, width = mask[..., None], config["mask_input_channels"], config["hidden_size"]
     for step, filters in ((1, channels // 4), (2, channels)):
         x = conv(filters, 2, f"prompt_mask_conv_{step}", strides=2, padding="valid", **_FLOAT32)(x)
-        x = _norm(f"prompt_mask_norm_{step}", config["layer_norm_eps"])(x)
+        x = float32_norm(f"prompt_mask_norm_{step}", config["layer_norm_eps"])(x)
         x = keras.layers.Activation(exact_gelu, **_FLOAT32, name=f"prompt_mask_gelu_{step}")(x)
         names[f"prompt_mask_norm_{step}"] = f"prompt_encoder.mask_embed.layer_norm{step}"
     x = conv(width, 1, "prompt_mask_conv_3", **_FLOAT32)(x)
@@ -271,18 +268,19 @@ def _attend_both_ways(
         names[f"{ours}_output"] = f"{transformer}.{theirs}.mlp.lin2"
         queries = tokens + first if index else tokens
         y = attend(f"{ours}_tokens", f"{theirs}.self_attn", queries, queries, tokens)
-        tokens = _norm(f"{ours}_norm_1", epsilon)(tokens + y if index else y)
+        tokens = float32_norm(f"{ours}_norm_1", epsilon)(tokens + y if index else y)
         name = f"{theirs}.cross_attn_token_to_image"
         y = attend(f"{ours}_to_image", name, tokens + first, x + centres, x)
-        tokens = _norm(f"{ours}_norm_2", epsilon)(tokens + y)
-        y = _dense(config["mlp_dim"], f"{ours}_hidden", "relu")(tokens)
-        tokens = _norm(f"{ours}_norm_3", epsilon)(tokens + _dense(width, f"{ours}_output")(y))
+        tokens = float32_norm(f"{ours}_norm_2", epsilon)(tokens + y)
+        y = float32_dense(config["mlp_dim"], f"{ours}_hidden", "relu")(tokens)
+        y = float32_dense(width, f"{ours}_output")(y)
+        tokens = float32_norm(f"{ours}_norm_3", epsilon)(tokens + y)
         name = f"{theirs}.cross_attn_image_to_token"
         y = attend(f"{ours}_to_tokens", name, x + centres, tokens + first, tokens)
-        x = _norm(f"{ours}_norm_4", epsilon)(x + y)
+        x = float32_norm(f"{ours}_norm_4", epsilon)(x + y)
     y = attend("last_to_image", "final_attn_token_to_image", tokens + first, x + centres, x)
     names["last_norm"] = f"{transformer}.layer_norm_final_attn"
-    return _norm("last_norm", 1e-5)(tokens + y), x
+    return float32_norm("last_norm", 1e-5)(tokens + y), x
 
 
 def _mlp(x: Tensor, sizes: tuple[int, ...], name: str, theirs: str, names: Names) -> Tensor:
@@ -291,16 +289,8 @@ def _mlp(x: Tensor, sizes: tuple[int, ...], name: str, theirs: str, names: Names
     for index, size in enumerate(sizes):
         part = {0: "proj_in", last: "proj_out"}.get(index, f"layers.{index - 1}")
         names[f"{name}_{index}"] = f"{theirs}.{part}"
-        x = _dense(size, f"{name}_{index}", None if index == last else "relu")(x)
+        x = float32_dense(size, f"{name}_{index}", None if index == last else "relu")(x)
     return x
-
-
-def _dense(units: int, name: str, activation: str | None = None) -> keras.layers.Dense:
-    return keras.layers.Dense(units, activation, **_FLOAT32, name=name)
-
-
-def _norm(name: str, epsilon: float = 1e-6) -> keras.layers.LayerNormalization:
-    return keras.layers.LayerNormalization(epsilon=epsilon, **_FLOAT32, name=name)
 
 
 def _check_sizes(

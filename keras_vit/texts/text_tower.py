@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import keras
 
@@ -11,7 +10,7 @@ from keras_vit.checks import check_choice, check_fields, check_heads, check_posi
 from keras_vit.config import BIASES, GELUS, NORMS
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.causal import CausalBlock
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.pooling import MeanPooling, TokenPooling
 from keras_vit.layers.text import EndOfTextPooling, SinusoidalPositions
@@ -142,8 +141,3 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
         bias = config.projection_bias
         x = float32_dense(config.projection_size, "projection", use_bias=bias)(x)  # (B, P)
     return Model(ids, x, name=name)
-
-
-def float32_dense(units: int, name: str, **options: Any) -> keras.layers.Dense:
-    """Makes a dense layer that computes in float32 under every precision."""
-    return keras.layers.Dense(units, dtype=Float32Policy(), name=name, **options)

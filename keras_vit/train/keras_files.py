@@ -32,6 +32,7 @@ import keras_vit.train.prompt_trainer
 import keras_vit.train.schedules
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
+from keras_vit.installation import needing
 from keras_vit.reading import open_regular, refusing
 from keras_vit.weights.formats import check_keras_file
 from keras_vit.weights.load import check_finite
@@ -57,6 +58,7 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
         CheckpointError: If the file unpacks to much more than it is, weights are NaN or infinite,
             or Keras refuses it, whatever the reason. The message gives it in one line; the error
             of Keras is its cause.
+        ImportError: If it holds a model of keras-hub, which is not installed.
         MemoryError: If there is too little memory; `tf.errors.ResourceExhaustedError` if TensorFlow
             finds it.
     """
@@ -66,7 +68,13 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     check_keras_file(path)
     advice = "It is damaged, or holds code or layers that neither Keras nor this package defines."
     with refusing(path, "is refused by Keras", advice, CheckpointError):
-        model = keras.saving.load_model(path, safe_mode=True)
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            needs_hub = b'"keras_hub' in archive.read("config.json")
+        if needs_hub:
+            with needing("detection", f"{path} needs keras-hub"):
+                importlib.import_module("keras_hub")
+        # Models of keras-hub compile themselves, and Keras would warn that it does not.
+        model = keras.saving.load_model(path, compile=not needs_hub, safe_mode=True)
     check_finite(path, model)
     return model
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.checks import check_choice
 from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS, ViTConfig
-from keras_vit.layers.float32 import Float32Policy
+from keras_vit.layers.float32 import Float32Policy, float32_dense
 from keras_vit.layers.patches import PatchMask
 from keras_vit.models.feature_extraction import token_stage
 from keras_vit.runtime.model import Model
@@ -84,12 +84,8 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
         "small_patch": (patches, 16, colors),
         "pixels": (patches, height * width // patches * channels),
     }[target]
-    x = keras.layers.Dense(
-        math.prod(shape[1:]),
-        kernel_initializer="lecun_normal",
-        dtype=Float32Policy(),
-        name="patch_head",
-    )(x)
+    units = math.prod(shape[1:])
+    x = float32_dense(units, "patch_head", kernel_initializer="lecun_normal")(x)
     if len(shape) > 2:
         x = keras.layers.Reshape(shape, dtype=Float32Policy(), name="patch_colors")(x)
     return Model({"images": images, "sources": sources}, x, name=f"{model.name}_masked")

@@ -309,10 +309,7 @@ def _scale(module: str, rank: int, settings: dict[str, Any]) -> float:
 
 
 def _read_updates(
-    model: keras.Model,
-    arrays: dict[str, np.ndarray],
-    settings: dict[str, Any],
-    problems: list[str],
+    model: keras.Model, arrays: dict[str, np.ndarray], settings: dict[str, Any], problems: list[str]
 ) -> dict[Dense, dict[int | None, _Update]]:
     """Takes the updates out of the arrays, by layer and part."""
     targets: dict[tuple[str, str], tuple[Dense, int | None, np.ndarray]] = {}

@@ -40,6 +40,7 @@ from keras_vit.train.tasks import MONITORS, Monitor, in_units
 
 CONFIG, METRICS, RESULTS = "config.json", "metrics.csv", "results.json"
 BEST, FINAL = "best.keras", "model.keras"
+DETECTOR = "detector.keras"  # of `keras-vit detect train`
 REPORT, PREDICTIONS = "report.html", "predictions.csv"
 STEPS, PEAK_MEMORY = "steps_per_epoch", "peak_memory_bytes"  # in results.json
 FIRST_EPOCH = "first_epoch"  # of the last of several image sizes, in results.json
@@ -279,7 +280,7 @@ def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:
     Raises:
         FileNotFoundError: If the run has no model yet.
     """
-    for name in (BEST, FINAL):
+    for name in (BEST, FINAL, DETECTOR):
         if (folder / name).exists():
             return folder / name
     # Checkpoints of Hugging Face have a config.json too.

@@ -85,10 +85,7 @@ class StartingImages:
 
 
 def start_head(
-    model: Model,
-    images: ImageSet | StartingImages,
-    seed: int = 0,
-    verbose: bool | int = True,
+    model: Model, images: ImageSet | StartingImages, seed: int = 0, verbose: bool | int = True
 ) -> None:
     """Gives a model with a new head that of a probe on its training images.
 

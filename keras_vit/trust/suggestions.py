@@ -73,10 +73,7 @@ def suggest_images(
 
 
 def image_vectors(
-    model: keras.Model,
-    images: ImageSet,
-    folder: str | os.PathLike[str],
-    verbose: bool | int = True,
+    model: keras.Model, images: ImageSet, folder: str | os.PathLike[str], verbose: bool | int = True
 ) -> np.ndarray:
     """Features of images, of shape `(n, D)`: every model and set has a folder of its own in one."""
     from keras_vit.data.digests import digest_images

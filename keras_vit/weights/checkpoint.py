@@ -295,9 +295,7 @@ class Checkpoint(PlainArrays):
         self.sidecar.input_size = None
 
     def position_tables(
-        self,
-        grid: tuple[int, int] | None = None,
-        model_grid: tuple[int, int] | None = None,
+        self, grid: tuple[int, int] | None = None, model_grid: tuple[int, int] | None = None
     ) -> list[PositionTable]:
         """Lists every way to split the position table.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.cli.main import main
+from keras_vit.data.image_files import read_image
 from keras_vit.detection.open_vocabulary import load_open_vocabulary
 from keras_vit.detection.prediction import predict_boxes
 from tests.detection.open_vocabulary import owl_folder
@@ -127,9 +129,9 @@ def test_published_detectors_are_fine_tuned_and_resumed(model, layout, side, fol
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")
-def test_classifiers_become_a_retina_net(folder, capsys):
+def test_classifiers_become_a_retina_net(folder, capsys, monkeypatch):
     pytest.importorskip("keras_hub", reason="keras-hub is not installed")
-    box_folder(folder / "data", "coco")
+    box_folder(folder / "data", "coco", (4, 2))
     keras_vit.build_vit(tiny_config(patch_size=16, image_size=64)).save(folder / "vit.keras")
     words = ["detect", "train", "vit.keras", "data", "--output", "run", "--epochs", "1"]
     assert main(words) == 0
@@ -137,6 +139,22 @@ def test_classifiers_become_a_retina_net(folder, capsys):
     assert list((folder / "run/states").iterdir())
     detector = keras.saving.load_model(folder / "run/detector.keras", compile=False)
     assert type(detector).__name__ == "RetinaNetObjectDetector" and detector.num_classes == 2
+    detector.prediction_decoder.confidence_threshold = 0.0  # it has learned nothing yet
+    detector.save(folder / "run/detector.keras")
+    words = ["images", "--json", "--threshold", "0", "--output", "drawn"]
+    assert main(["detect", "run", *words]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    images = [read_image(folder / row["file"]) for row in rows]
+    for row, found in zip(rows, predict_boxes(detector, images, 0.0), strict=True):
+        assert [box["label"] for box in row["boxes"]] == [("red", "green")[x] for x in found.labels]
+        np.testing.assert_allclose([x["box"] for x in row["boxes"]], found.boxes, atol=0.006)
+    assert all(row["boxes"] for row in rows) and (folder / "drawn/b_boxes.png").exists()
+    (folder / "run/classes.txt").write_text("red\n")
+    assert main(["detect", "run/detector.keras", *words]) == 2
+    assert "must name the 2 classes of detector.keras" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    assert main(["detect", "run", *words]) != 0
+    assert "run/detector.keras needs keras-hub. Install it" in capsys.readouterr().err
 
 
 def test_data_is_checked_before_the_model(folder, capsys):

@@ -27,7 +27,7 @@ def model(tmp_path_factory):
 
 def test_pixels_of_photographs_are_theirs(model):
     for case in CASES:
-        pixels, _ = _pixels_of(model, getattr(skimage.data, case["name"])(), 0)
+        pixels, _ = _pixels_of(model, getattr(skimage.data, case["name"])(), "image")
         pixels = (pixels - np.array(IMAGENET_STATISTICS.mean)) / np.array(IMAGENET_STATISTICS.std)
         found = chosen_values(pixels)
         assert found["shape"] == case["pixels"]["shape"]

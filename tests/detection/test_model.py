@@ -27,7 +27,7 @@ def backbone(image_size=(64, 64)):
 
 
 def test_arguments_are_checked_before_keras_hub_is_needed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    monkeypatch.setitem(sys.modules, "keras_hub.layers", None)
     with pytest.raises(ImportError, match=r'pip install "keras-vision-transformer\[detection\]"'):
         build_detector(backbone(), 2)
     with pytest.raises(ValueError, match="`anchor_size` must be above 0"):

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit.detection.boxes import read_boxes
 from keras_vit.detection.evaluation import evaluate_boxes
 from keras_vit.detection.open_vocabulary import load_open_vocabulary
-from keras_vit.detection.prediction import decode_text_boxes, predict_boxes
+from keras_vit.detection.prediction import decode_boxes, predict_boxes
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.text_detector import TextDetector, pads_images
 from scripts.golden.network_formula import images_of, token_ids_of
@@ -57,7 +57,7 @@ def test_boxes_in_pixels_are_theirs(kind):
     case = CASES["boxes"][kind]
     size = (400, 400) if kind == "owlv2" else (300, 400)
     arrays = (np.array(case[key], "float32") for key in ("logits", "boxes"))
-    found = decode_text_boxes(*arrays, size, 0.5)
+    found = decode_boxes(TextDetector, *arrays, size, 0.5)
     assert found.labels.tolist() == case["found"]["labels"] and len(found.labels) > 3
     np.testing.assert_allclose(found.scores, case["found"]["scores"], rtol=1e-6)
     np.testing.assert_allclose(found.boxes, case["found"]["boxes"], rtol=1e-5, atol=1e-4)

@@ -15,12 +15,13 @@ from keras_vit.detection.evaluation import evaluate_boxes
 from keras_vit.detection.prediction import (
     FoundBoxes,
     _pixels_of,
-    decode_best_boxes,
     decode_boxes,
     draw_boxes,
     predict_boxes,
     resized_sides,
 )
+from keras_vit.models.real_time import RealTimeDetector
+from keras_vit.models.set_prediction import DetectionTransformer
 from scripts.golden.network_formula import chosen_values
 from tests.networks.cases import network_folder
 from tests.official import GOLDEN
@@ -43,15 +44,15 @@ def detector(folder):
 
 
 @pytest.mark.parametrize(
-    ("decode", "file"), [(decode_boxes, "detection"), (decode_best_boxes, "group_loss")]
+    ("kind", "file"), [(DetectionTransformer, "detection"), (RealTimeDetector, "group_loss")]
 )
-def test_boxes_of_outputs_are_theirs(decode, file):
+def test_boxes_of_outputs_are_theirs(kind, file):
     content = json.loads((GOLDEN / f"{file}.json").read_text())
     case = content["boxes" if file == "detection" else "found"]
     rows = zip(case["logits"], case["predicted"], case["sizes"], case["found"], strict=True)
     for logits, predicted, size, theirs in rows:
         arrays = np.array(logits, "float32"), np.array(predicted, "float32")
-        found = decode(*arrays, size, 0.4)
+        found = decode_boxes(kind, *arrays, size, 0.4)
         assert found.labels.tolist() == theirs["labels"] and len(found.labels) > 5
         np.testing.assert_allclose(found.scores, theirs["scores"], rtol=1e-6)
         np.testing.assert_allclose(found.boxes, theirs["boxes"], rtol=1e-5, atol=1e-4)
@@ -75,7 +76,7 @@ def test_sides_are_theirs():
 )
 def test_pixels_of_photographs_are_theirs(detector, monkeypatch, case):
     monkeypatch.setitem(detector.published, "processor", {"size": case["size"]})
-    pixels, _ = _pixels_of(detector, getattr(skimage.data, case["name"])(), 0)
+    pixels, _ = _pixels_of(detector, getattr(skimage.data, case["name"])(), "image")
     found = chosen_values(pixels)
     assert found == {"shape": case["shape"], "values": case["values"]}
 

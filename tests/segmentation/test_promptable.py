@@ -266,7 +266,7 @@ def test_wrong_prompts_are_errors_with_their_index(plain, embedded, prompts, mes
 
 def test_licences_are_those_of_the_published_files(folder, monkeypatch):
     monkeypatch.setattr(
-        "keras_vit.segmentation.promptable.find_weights", lambda _: folder / "model.safetensors"
+        "keras_vit.pretrained.find_weights", lambda *_, **__: folder / "model.safetensors"
     )
     for name, licence in (("facebook/sam-vit-huge", "Apache-2.0"), ("somebody/sam", None)):
         assert load_promptable(f"hf://{name}").encoder.load_report.licence == licence
