@@ -165,7 +165,9 @@ def decode_boxes(
         shares = activate(logits, "multi_label" if is_text else "single_label")
         shares = shares if is_text else shares[:, :-1]
         queries = np.flatnonzero(shares.max(axis=-1) > threshold)
-        scores, labels = shares[queries].max(axis=-1), shares[queries].argmax(axis=-1)
+        scores = shares[queries].max(axis=-1)
+        # Of texts by logits: sigmoids of two of them may be rounded to one value.
+        labels = (logits if is_text else shares)[queries].argmax(axis=-1)
     corners = np.asarray(to_corners(boxes[queries])) * np.array([*size[::-1]] * 2, "float32")
     return FoundBoxes(scores, labels, corners)
 

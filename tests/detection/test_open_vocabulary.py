@@ -63,6 +63,12 @@ def test_boxes_in_pixels_are_theirs(kind):
     np.testing.assert_allclose(found.boxes, case["found"]["boxes"], rtol=1e-5, atol=1e-4)
 
 
+def test_the_higher_logit_names_a_box_where_scores_are_rounded_to_one():
+    logits, box = np.array([[20, 21, 20]], "float32"), np.full((1, 4), 0.5, "float32")
+    found = decode_boxes(TextDetector, logits, box, (8, 8), 0.5)
+    assert found.labels.tolist() == [1] and found.scores.tolist() == [1.0]
+
+
 def test_a_detector_of_texts_has_the_outputs_and_is_saved(owl, photographs, tmp_path):
     expected = owl.predict(photographs, TEXTS)
     model = owl.detector(TEXTS)
