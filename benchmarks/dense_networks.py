@@ -40,6 +40,9 @@ CONTESTANTS = {
     "zeromodels": Contestant("zeromodels", MODULE),
 }
 REFERENCE = "transformers"
+FORMATS = {
+    "graph": "SavedModel", "litert": "LiteRT", "onnxruntime": "ONNX", "openvino": "OpenVINO",
+}  # fmt: skip
 
 
 def backbone(width: int, heads: int) -> dict:
@@ -144,7 +147,9 @@ def measure(name: str, suite: Suite, output: pathlib.Path | None) -> None:
     cell = {"class": kind, "config": config, "size": size, "threads": suite.options.threads}
     cell |= {"call": CALLS.get(name, {}), "part": PARTS.get(name, "whole")}
     cell |= {"folder": str(suite.folder / "network")}
-    names = [who for who in suite.contestants if who != "zeromodels" or kind in ZEROMODELS]
+    # ZeroModels has Segment Anything as one model of images and points.
+    has_zeromodels = kind in ZEROMODELS and cell["part"] not in ("encoder", "decoder")
+    names = [who for who in suite.contestants if who != "zeromodels" or has_zeromodels]
     made = suite.worker(REFERENCE, "theirs", MODULE).ask(do="export", cell=cell)
     if "error" in made:
         sys.exit(f"{name} was not made: {made['error']}")
@@ -186,15 +191,19 @@ def differences(folder: str, who: str) -> dict:
 
 
 def table(rows: list[dict]) -> list[str]:
-    """Seconds of an image in the newest rows, for docs/dense-published.md."""
-    titles = {"keras_vit": "keras_vit", REFERENCE: REFERENCE, f"{REFERENCE} compiled": "compiled"}
-    titles["zeromodels"] = "ZeroModels"
-    lines = [f"| network | image | {' | '.join(titles.values())} | largest difference |", "rule"]
+    """Seconds of an image in the newest rows, for docs/dense-published.md and docs/prompted.md."""
     newest = {(row["network"], row["contestant"]): row for row in rows}
+    found = {who for _, who in newest}
+    files = {who: FORMATS[who.split()[1]] for who in FILES if who in found}
+    titles = {"keras_vit": "keras_vit", **files, REFERENCE: REFERENCE}
+    titles |= {f"{REFERENCE} compiled": "compiled", "zeromodels": "ZeroModels"}
+    lines = [f"| network | image | {' | '.join(titles.values())} | largest difference |", "rule"]
     for name in dict.fromkeys(row["network"] for row in rows):
-        found = [newest.get((name, who), {}) for who in titles]
-        cells = [f"{row['seconds']:.2f}" if "seconds" in row else "-" for row in found]
-        worst = max(found[0].get("differences", {"": float("nan")}).values())
+        own = {who: newest.get((name, who), {}) for who in titles}
+        cells = [f"{x:.{2 if x >= 0.1 else 3}f}" if x else "-"
+                 for x in (row.get("seconds") for row in own.values())]  # fmt: skip
+        ours = [row.get("differences", {}) for who, row in own.items() if "keras_vit" in who]
+        worst = max(value for differences in ours for value in differences.values())
         height, width = NETWORKS[name][1]
         lines.append(f"| {name} | {height}x{width} | {' | '.join(cells)} | {worst:.0e} |")
     return lines

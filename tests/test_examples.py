@@ -141,6 +141,9 @@ def test_dense_networks_writes_checkpoints_with_random_heads(tmp_path):
     pose = keras_vit.from_pretrained(pose, input_shape=(84, 56, 3))
     assert pose.output["heatmaps"].shape == (None, 5, 24, 16)
     assert keras_vit.pose.find_edges(pose) == ((0, 1),)
+    sam = keras_vit.segmentation.load_promptable(script["write_sam"](tmp_path, tmp_path / "s", 56))
+    found = sam.predict([np.full((40, 60, 3), 200)], points=[[[30, 20]]])
+    assert found["masks"].shape == (1, 3, 16, 16) and found["masks"].std() > 0
     scaled, kept = (
         script["backbone_arrays"](tmp_path, "", keeps_scale=keeps) for keeps in (False, True)
     )

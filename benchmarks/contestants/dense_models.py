@@ -145,6 +145,8 @@ def export(cell: dict) -> dict:
         for name, buffer in model.named_buffers():
             if name == "attn_mask_probs":  # as at the end of training
                 buffer.zero_()
+            elif name.endswith("positional_embedding"):  # as published, not of angles of thousands
+                buffer.div_(buffer.std())
     model.save_pretrained(cell["folder"])
     return {"parameters": sum(weight.numel() for weight in model.parameters())}
 

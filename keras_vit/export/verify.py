@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.transforms import eval_transform
+from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS, find_format, newest_version
 from keras_vit.export.inference import Inference, prepare
@@ -30,6 +30,7 @@ from keras_vit.progress import Progress
 REFUSED, WARNED = 0.7, 0.95
 
 _ROUNDING = 0.01  # of resized pixels, which can be 255.00002
+_SYNTHETIC = 8  # images where none are passed
 _CHECKED = 32  # images of the calibration that a check takes where no others are passed
 
 # One array of pixels of the model's size, or a list of images of any size.
@@ -444,7 +445,12 @@ def verification_images(images: Images | None, inference: Inference) -> np.ndarr
     if inference.takes_patches:
         return _images_of_any_aspect(images, inference)
     if images is None:
-        return synthetic_images(inference.input_shape)
+        choose = getattr(inference.source, "clearest_images", None)
+        if choose is None:
+            return synthetic_images(inference.input_shape)
+        pixels = synthetic_images(inference.input_shape, 4 * _SYNTHETIC)
+        normalized = normalize(pixels, inference.preprocessing) if inference.normalizes else pixels
+        return pixels[choose(np.asarray(normalized), _SYNTHETIC)]
     if isinstance(images, list | tuple) and len(images):
         return resize_images(images, inference)
     images = np.asarray(images)
@@ -520,7 +526,7 @@ def measure_latency(runner: Runner, images: Any, repeats: int = 5) -> tuple[floa
     return float(latency_ms), float(processor_ms)
 
 
-def synthetic_images(input_shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
+def synthetic_images(input_shape: tuple[int, int, int], count: int = _SYNTHETIC) -> np.ndarray:
     """Generates fixed images for checks: smooth colour fields with noise.
 
     Args:
