@@ -153,6 +153,7 @@ def measure(name: str, suite: Suite, output: pathlib.Path | None) -> None:
     made = suite.worker(REFERENCE, "theirs", MODULE).ask(do="export", cell=cell)
     if "error" in made:
         sys.exit(f"{name} was not made: {made['error']}")
+    cell["seed"] = made.pop("seed")
     try:
         with concurrent.futures.ThreadPoolExecutor(suite.options.loaders) as pool:
             answers = list(pool.map(lambda who: suite.load(who, cell), names))

@@ -31,13 +31,15 @@ def embeddings() -> np.ndarray:
 
 
 def ours(cell: dict, images: np.ndarray) -> Any:
-    shape: dict[str, Any] = {"input_shape": images.shape[1:], "include_preprocessing": False}
+    is_file = cell["interface"] != "predict" and cell["part"] not in ("decoder", "both")
+    shape: dict[str, Any] = {"input_shape": images.shape[1:], "include_preprocessing": is_file}
     if cell["class"] == SAM:
         import keras_vit.segmentation
 
         sam = keras_vit.segmentation.load_promptable(cell["folder"], **shape)
         if cell["part"] == "encoder":
-            return of_model(cell, sam.encoder, images, "embeddings")
+            pixels = as_pixels(sam.encoder, images)
+            return of_model(cell, sam.encoder, pixels, "embeddings")
         prompts = sam.prepare_prompts(embedded(), points=np.array([[POINT]]))
         if cell["part"] == "decoder":
             return of_model(cell, sam.decoder, prompts)
@@ -58,7 +60,18 @@ def ours(cell: dict, images: np.ndarray) -> Any:
 
     names = [f"text {index}" for index in range(TEXTS)]
     detector = build_text_detector(model.image, model._embed(ids_of(cell)), names)
-    return of_model(cell, detector, images)
+    return of_model(cell, detector, as_pixels(detector, images))
+
+
+def as_pixels(model: Any, images: np.ndarray) -> np.ndarray:
+    """Pixels in [0, 255] for a model that normalises them."""
+    from keras_vit.runtime.model import find_preprocessing
+
+    preprocessing, is_included = find_preprocessing(model)
+    if not is_included or preprocessing is None:
+        return images
+    mean, std = (np.array(x, "float32") for x in preprocessing.per_channel(3))
+    return images * std + mean
 
 
 def embedded() -> Any:
@@ -83,9 +96,9 @@ def of_model(cell: dict, model: Any, inputs: Any, name: str = "output") -> Any:
 
     if cell["interface"] == "predict":
         return lambda: named(model.predict_on_batch(inputs))
-    import keras_vit
     from keras_vit.export.formats import FORMATS
     from keras_vit.export.several_inputs import export_several_inputs
+    from keras_vit.export.verify import synthetic_images
 
     kind, options = FILES[cell["interface"]], {}
     folder = pathlib.Path(cell["folder"], f"{cell['part']}_{kind}")
@@ -96,8 +109,8 @@ def of_model(cell: dict, model: Any, inputs: Any, name: str = "output") -> Any:
         report = export_several_inputs(model, path, kind, [inputs], shapes)
         options = {"name": "decode"} if kind == "saved_model" else {}
     else:
-        as_given = keras_vit.Preprocessing(mean=(0.0,), std=(1.0,))
-        report = FORMATS[kind].export(model, path, preprocessing=as_given, verbose=False)
+        count = {"images": synthetic_images(inputs.shape[1:], 1)} if cell["class"] == SAM else {}
+        report = FORMATS[kind].export(model, path, verbose=False, **count)  # 8 take 20 GB
     run = FORMATS[kind].load(report.path, **options)
     return lambda: named(run(inputs))
 
@@ -152,7 +165,7 @@ def without_gradients(step: Any) -> Any:
 def zeromodels(cell: dict, model: Any, images: np.ndarray) -> Any:
     """Inputs of a model of ZeroModels, and its outputs by our names."""
     if cell["class"] in OWL:
-        ids = ids_of(cell)[None].astype("int32")
+        ids = ids_of(cell)
         inputs = {"pixel_values": images, "input_ids": ids, "attention_mask": np.ones_like(ids)}
         return {key: inputs[key] for key in model.input}, {
             "logits": "logits", "boxes": "pred_boxes", "objectness": "objectness_logits",
