@@ -22,7 +22,7 @@ from scripts.testing.fuzz_targets import (
     tiny_vit,
 )
 from tests.data.containers import PICTURES, samples, write_parquet, write_tar
-from tests.image_text.test_tokenizer import write_kind
+from tests.texts.test_tokenizer import write_kind
 
 LIMIT = 1 << 20  # bytes that a row group may unpack to
 
