@@ -179,7 +179,12 @@ def test_a_skip_for_a_missing_package_is_an_error_of_slow_runs(tmp_path):
 def test_each_optional_package_of_the_tests_is_in_the_environment_of_slow_runs():
     """By the names of distributions, which `importorskip` does not know."""
     names = {"ai_edge_litert": "ai-edge-litert", "ai_edge_quantizer": "ai-edge-quantizer"}
-    names |= {"cv2": "opencv-python-headless", "keras_hub": "keras-hub", "skimage": "scikit-image"}
+    names |= {
+        "PIL": "pillow",
+        "cv2": "opencv-python-headless",
+        "keras_hub": "keras-hub",
+        "skimage": "scikit-image",
+    }
     names |= {"apache_beam": "apache-beam", "grpc": "tensorflow-serving-api"}
     names |= {"keras_tuner": "keras-tuner", "sklearn": "scikit-learn"}
     names |= {"tensorflow_serving": "tensorflow-serving-api"}

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.detection.prediction import predict_sets
 from keras_vit.errors import CheckpointError, printable
 from keras_vit.families import keys
+from keras_vit.files import write_atomically
 from keras_vit.models.set_prediction import to_corners
 from keras_vit.models.text_detector import (
     EMBEDDINGS,
@@ -194,7 +195,8 @@ class OpenVocabulary:
         folder = save_network(self.image, folder, more=more)
         for name in _TOKENIZER_FILES:
             if (self.folder / name).is_file() and folder != self.folder:
-                shutil.copyfile(self.folder / name, folder / name)
+                with write_atomically(folder / name, replace=True) as unfinished:
+                    shutil.copyfile(self.folder / name, unfinished)
         return folder
 
     def _ids(self, texts: Any) -> np.ndarray:

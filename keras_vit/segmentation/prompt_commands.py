@@ -26,7 +26,7 @@ def write_masks(
     image_size: tuple[int, int] | None = None,
     **options: Any,
 ) -> None:
-    """Writes masks of everything in images, as a COCO file and drawn."""
+    """Writes masks of everything in image files, as a COCO file and drawn over the images."""
     paths, found = find_readable(files, unreadable), []
     results = result_files(paths, output, ("_masks.png",))
     segmenter = load_promptable(model, image_size and (*image_size, 3))

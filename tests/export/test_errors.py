@@ -13,7 +13,7 @@ import pytest
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.export.inference import POLICIES, check_labels, check_model, prepare
-from keras_vit.export.litert import _check_operators, export_litert
+from keras_vit.export.litert import check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import _interpreter
 from keras_vit.export.saved_model import export_saved_model
@@ -210,7 +210,7 @@ def test_operators_unsupported_by_litert(tmp_path):
     converter.target_spec.supported_ops = [tf.lite.OpsSet.SELECT_TF_OPS]
     (tmp_path / "flex.tflite").write_bytes(converter.convert())
     with pytest.raises(ValueError, match=r"operators that LiteRT does not have: FlexCholesky"):
-        _check_operators(tmp_path / "flex.tflite")
+        check_operators(tmp_path / "flex.tflite")
 
 
 def test_a_missing_litert_names_the_extra(tmp_path, monkeypatch):

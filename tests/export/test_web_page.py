@@ -85,5 +85,8 @@ def test_a_page_has_all_its_files(words, tmp_path):
     assert page["models"] == {"onnx": "model.onnx"} and page["card"]["labels"] == LABELS
     assert page["card"]["input_shape"] == [32, 32, 3] and "golden" not in page["card"]
     names = {path.name for path in (tmp_path / "page").iterdir()}
-    assert names == {"index.html", "page.mjs", "preprocess.mjs", "page.json", "model.onnx", "onnx"}
+    assert names == {
+        *("index.html", "page.mjs", "files.mjs", "preprocess.mjs", "page.json"),
+        *("model.onnx", "onnx"),
+    }
     assert len(list((tmp_path / "page" / "onnx").iterdir())) == 3
