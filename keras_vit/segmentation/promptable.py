@@ -80,6 +80,8 @@ class PromptableSegmenter:
             ValueError: If an image has another shape; the message names it.
         """
         images = [images] if isinstance(images, str | os.PathLike) else images
+        if not len(images):
+            raise ValueError(f"`images` must be one or more images. Received: {images!r}.")
         preprocessing, includes = find_preprocessing(self.encoder)
         if not includes or preprocessing is None:
             pixels = np.asarray(images, "float32")
@@ -233,10 +235,15 @@ def _check_shapes(
         raise ValueError(
             f"Masks need points, boxes or masks that ask for them. Received: {[*prompts] or None}."
         )
+    if "labels" in prompts and "points" not in prompts:
+        raise ValueError(
+            "`labels` say which points are inside, and there are no points. Received: labels of "
+            f"shape {prompts['labels'].shape}, {[*prompts.keys() - {'labels'}]}."
+        )
     count = max(images, len(next(iter(prompts.values()))) if images == 1 else 0)
     wanted: dict[str, tuple[Any, ...]] = {
         "points": (count, None, 2), "boxes": (count, 4), "masks": (count, *mask_size),
-        "labels": (count, *prompts.get("points", np.zeros((0, 0))).shape[1:2]),
+        "labels": (count, *prompts.get("points", np.zeros(0)).shape[1:2]),
     }  # fmt: skip
     for name, array in prompts.items():
         shape = wanted[name]

@@ -244,6 +244,10 @@ def test_each_class_names_the_function_that_loads_it(folder, tmp_path):
     [
         ({}, r"need points, boxes or masks that ask for them\. Received: None"),
         ({"labels": [[1], [1]]}, r"Received: \['labels'\]"),
+        (
+            {"labels": [[1], [1]], "boxes": [[1, 2, 3, 4]] * 2},
+            r"there are no points\. Received: labels of shape \(2, 1\), \['boxes'\]",
+        ),
         ({**BATCH, "labels": [[1, 0], [1, 0]]}, r"`labels` of 2 .* shape \(2, 1\)"),
         ({**BATCH, "labels": [[1], [4]]}, "Received: 4, of point 0 of row 1"),
         (
@@ -275,5 +279,8 @@ def test_licences_are_those_of_the_published_files(folder, monkeypatch):
 def test_wrong_images_are_errors(sam, plain):
     with pytest.raises(ValueError, match="Image 1 must have the shape"):
         sam.embed([photograph_of(), np.zeros((4, 4))])
+    for each in (sam, plain):
+        with pytest.raises(ValueError, match=r"one or more images\. Received: \[\]"):
+            each.embed([])
     with pytest.raises(ValueError, match=r"have the shape \(B, 80, 80, 3\)"):
         plain.embed(np.zeros((1, 64, 64, 3), "float32"))
