@@ -149,7 +149,10 @@ def measure(name: str, suite: Suite, output: pathlib.Path | None) -> None:
     cell |= {"folder": str(suite.folder / "network")}
     # ZeroModels has Segment Anything as one model of images and points.
     has_zeromodels = kind in ZEROMODELS and cell["part"] not in ("encoder", "decoder")
-    names = [who for who in suite.contestants if who != "zeromodels" or has_zeromodels]
+    # Both parts of it are two files.
+    left_out = [*([] if has_zeromodels else ["zeromodels"]),
+                *(FILES if cell["part"] in ("both", "texts") else [])]  # fmt: skip
+    names = [who for who in suite.contestants if who not in left_out]
     made = suite.worker(REFERENCE, "theirs", MODULE).ask(do="export", cell=cell)
     if "error" in made:
         sys.exit(f"{name} was not made: {made['error']}")

@@ -333,5 +333,4 @@ def _load(file: NetworkFile, **options: Any) -> OpenVocabulary:
 
 def _unit(features: np.ndarray) -> np.ndarray:
     """Features of length 1, as transformers normalises them."""
-    length = np.linalg.norm(features, axis=-1, keepdims=True)
-    return features / (length + np.float32(EPSILON))
+    return features / (np.linalg.norm(features, axis=-1, keepdims=True) + np.float32(EPSILON))

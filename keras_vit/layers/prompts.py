@@ -100,9 +100,59 @@ class CrossAttention(Layer):
         self.output_projection = build_dense(self, "output", self.inner, queries_shape[-1])
 
     def call(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        heads = []
-        for x, project in zip((queries, keys, values), self.projections, strict=True):
-            flat = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
-            heads.append(split_heads(project(flat), size_of(x, 1), self.num_heads))
-        x = merge_heads(ops.matmul(attention_scores(*heads[:2]), heads[2]))  # (B * Q, inner)
+        q, k, v = (self.project(*each) for each in enumerate((queries, keys, values)))
+        x = merge_heads(ops.matmul(attention_scores(q, k), v))  # (B * Q, inner)
         return ops.reshape(self.output_projection(x), (-1, size_of(queries, 1), queries.shape[-1]))
+
+    def project(self, index: int, x: Tensor) -> Tensor:
+        """Queries, keys or values of every head, `(B, A, T, d)`."""
+        flat = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
+        return split_heads(self.projections[index](flat), size_of(x, 1), self.num_heads)
+
+    def kernel_of(self, dense: keras.layers.Dense) -> Tensor:
+        """The kernel of a projection into heads, `(A, D, d)`."""
+        return split_heads(dense.kernel, dense.kernel.shape[0], self.num_heads)[0]
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class FewQueries(CrossAttention):
+    """`CrossAttention` of a few tokens to many, such as points to patches.
+
+    The keys and values of many tokens are not computed: kernels multiply the queries, and the means
+    of tokens, which is the same. Kernels that Keras quantised multiply all tokens.
+    """
+
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if any(x.quantization_mode for x in (*self.projections, self.output_projection)):
+            return super().call(queries, keys, values)
+        count, width = size_of(queries, 1), keys.shape[-1]
+        key, value = map(self.kernel_of, self.projections[1:])
+        x = self.project(0, queries) * (self.inner // self.num_heads) ** -0.5
+        x = ops.matmul(x, ops.transpose(key, (0, 2, 1)))  # (B, A, Q, D)
+        x = ops.reshape(x, (-1, self.num_heads * count, width))
+        x = ops.softmax(ops.matmul(x, ops.transpose(keys, (0, 2, 1))))  # (B, A * Q, T)
+        x = ops.reshape(ops.matmul(x, values), (-1, self.num_heads, count, width))
+        # The bias of keys changes nothing; without a gradient of 0, Keras would warn.
+        bias = self.projections[2].bias + 0 * self.projections[1].bias
+        x = merge_heads(ops.matmul(x, value)) + bias
+        return ops.reshape(self.output_projection(x), (-1, count, queries.shape[-1]))
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class FewKeys(CrossAttention):
+    """`CrossAttention` of many tokens to a few: see `FewQueries`."""
+
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if any(x.quantization_mode for x in (*self.projections, self.output_projection)):
+            return super().call(queries, keys, values)
+        count, width = size_of(keys, 1), queries.shape[-1]
+        shape = (-1, self.num_heads * count, width)
+        k = self.project(1, keys) * (self.inner // self.num_heads) ** -0.5
+        bias = ops.matmul(k, ops.reshape(self.projections[0].bias, (self.num_heads, -1, 1)))
+        x = ops.matmul(k, ops.transpose(self.kernel_of(self.projections[0]), (0, 2, 1)))
+        x = ops.matmul(ops.reshape(x, shape), ops.transpose(queries, (0, 2, 1)))
+        x = ops.reshape(x, (-1, self.num_heads, count, size_of(queries, 1))) + bias
+        x = ops.reshape(ops.softmax(x, axis=2), (-1, self.num_heads * count, size_of(queries, 1)))
+        kernel = ops.reshape(self.output_projection.kernel, (self.num_heads, -1, width))
+        v = ops.reshape(ops.matmul(self.project(2, values), kernel), shape)
+        return ops.matmul(ops.transpose(x, (0, 2, 1)), v) + self.output_projection.bias

@@ -80,7 +80,7 @@ class RealTimeDetector(DetectionTransformer):
         for image in images:
             logits = self.all_predictions(image[None], training=False)["logits"][:, -queries:]
             scores = ops.convert_to_numpy(ops.max(logits, axis=-1))  # the best first
-            gaps.append((scores[:, :-1] - scores[:, 1:]).min())
+            gaps.append(np.diff(-scores).min())
         return np.sort(np.argsort(gaps)[-count:])
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

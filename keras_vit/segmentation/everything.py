@@ -90,8 +90,7 @@ def find_all_masks(
         crop = pixels[top:bottom, left:right]
         points, embedded = grid * crop.shape[1::-1], segmenter.embed([crop])
         for start in range(0, len(points), points_per_batch):
-            part = points[start : start + points_per_batch]
-            outputs = segmenter.predict(embedded, points=part)
+            outputs = segmenter.predict(embedded, points=points[start : start + points_per_batch])
             of_all = (np.concatenate(outputs[name]) for name in ("masks", "scores"))
             for logits, score in zip(*of_all, strict=True):
                 if score <= threshold > 0:
@@ -158,9 +157,8 @@ def draw_masks(image: np.ndarray, found: FoundMasks) -> np.ndarray:
     """
     with needing("detection", "Drawing masks needs Pillow"):
         from PIL import Image, ImageDraw
-    areas = found.masks.sum((1, 2))
     numbers = np.full(image.shape[:2], 255)
-    for index in np.argsort(-areas):
+    for index in np.argsort(-found.masks.sum((1, 2))):
         numbers[found.masks[index]] = index % _COLOURS
     picture = Image.fromarray(draw_classes(image, numbers))
     draw = ImageDraw.Draw(picture)

@@ -231,14 +231,10 @@ def _check_shapes(
 ) -> dict[str, np.ndarray]:
     """The prompts that are not `None` as arrays, all with as many rows."""
     prompts = {name: np.asarray(each) for name, each in given.items() if each is not None}
-    if not prompts.keys() - {"labels"}:
+    if not prompts.keys() - {"labels"} or ("labels" in prompts and "points" not in prompts):
         raise ValueError(
-            f"Masks need points, boxes or masks that ask for them. Received: {[*prompts] or None}."
-        )
-    if "labels" in prompts and "points" not in prompts:
-        raise ValueError(
-            "`labels` say which points are inside, and there are no points. Received: labels of "
-            f"shape {prompts['labels'].shape}, {[*prompts.keys() - {'labels'}]}."
+            "Masks need points, boxes or masks that ask for them, and labels the points that are "
+            f"inside or outside. Received: {[*prompts] or None}."
         )
     count = max(images, len(next(iter(prompts.values()))) if images == 1 else 0)
     wanted: dict[str, tuple[Any, ...]] = {

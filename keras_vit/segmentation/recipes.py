@@ -72,24 +72,23 @@ class SegmentationRecipe:
         return dataclasses.replace(self, **{"warmup_steps": warmup, **changes})
 
 
+_DINOV2 = SegmentationRecipe(
+    source="The configuration in DINOv2's heads for ADE20K, as stored in BrianPulfer/"
+    "robustness-tokens (b1af51e, configs/eval/segmentation/original_confs): 8 GPUs with 2 images "
+    f"each. {_FALL}",
+    image_size=512,
+    stride=341,
+    dropout_rate=0.0,
+    weight_decay=1e-4,
+    schedule="linear",
+    augmentation=MaskAugmentation(scale=(0.5, 2.0), hue=0.1),
+)
 SEGMENTATION_RECIPES: dict[str, SegmentationRecipe] = {
-    "dinov2_ade20k_linear": SegmentationRecipe(
-        source="The configuration in DINOv2's heads for ADE20K, as stored in BrianPulfer/"
-        "robustness-tokens (b1af51e, configs/eval/segmentation/original_confs): 8 GPUs with 2 "
-        f"images each. {_FALL}",
-        image_size=512,
-        stride=341,
-        dropout_rate=0.0,
-        weight_decay=1e-4,
-        schedule="linear",
-        augmentation=MaskAugmentation(scale=(0.5, 2.0), hue=0.1),
-    ),
-    "dinov3_ade20k_linear": SegmentationRecipe(
+    "dinov2_ade20k_linear": _DINOV2,
+    "dinov3_ade20k_linear": _DINOV2.replace(
         source="facebookresearch/dinov3 (6876159), dinov3/eval/segmentation/configs/"
         f"config-ade20k-linear-training.yaml: 8 GPUs with 2 images each. Dropout "
         f"leaves out whole channels there, single values here. {_FALL}",
-        image_size=512,
-        stride=341,
         dropout_rate=0.1,
         weight_decay=1e-3,
         schedule="cosine",

@@ -21,7 +21,7 @@ from keras_vit.layers.decomposed import DecomposedPositions, PaddedWindowAttenti
 from keras_vit.layers.float32 import Float32Policy, float32_dense, float32_norm
 from keras_vit.layers.layer import Tensor
 from keras_vit.layers.patches import PatchEncoder
-from keras_vit.layers.prompts import CrossAttention, FourierPositions
+from keras_vit.layers.prompts import CrossAttention, FewKeys, FewQueries, FourierPositions
 from keras_vit.layers.queries import MaskLogits
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.models.pyramid import conv, exact_gelu, up_conv
@@ -78,6 +78,8 @@ _BLOCK = {
     "attention/output": "attn.proj", "mlp_norm": "layer_norm2", "mlp/hidden": "mlp.lin1",
     "mlp/output": "mlp.lin2",
 }  # fmt: skip
+# By the last word of their names in the file.
+_ATTENTIONS = {"attn": CrossAttention, "image": FewQueries, "token": FewKeys}
 Names = dict[str, str]  # paths of layers, and what stands before their arrays in the file
 
 
@@ -103,8 +105,7 @@ def load_sam(
     masks, more = build_decoder(prompt, decoder, size, grid)
     if _SHARED not in file.file.entries:
         more["prompt_positions"] = _TIED
-    old = (vision["image_size"] // patch,) * 2
-    fit = functools.partial(_resized, (old, grid))
+    fit = functools.partial(_resized, ((vision["image_size"] // patch,) * 2, grid))
     file.config, file.processor = _with_size(file, size)
     return file.finish(encoder, {**names, **more}, (_TIED,), (masks,), fit), masks
 
@@ -257,8 +258,9 @@ def _attend_both_ways(
     def attend(name: str, theirs: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         for ours, part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")):
             names[f"{name}/{ours}"] = f"{transformer}.{theirs}.{part}_proj"
-        inner = width if theirs.endswith("self_attn") else narrow
-        return CrossAttention(heads, inner, name=name)(queries, keys, values)
+        kind = _ATTENTIONS[theirs.rpartition("_")[2]]
+        inner = width if kind is CrossAttention else narrow
+        return kind(heads, inner, name=name)(queries, keys, values)
 
     for index in range(config["num_hidden_layers"]):
         ours, theirs = f"two_way_{index}", f"layers.{index}"
