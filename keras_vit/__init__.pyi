@@ -15,6 +15,7 @@ from . import report as report
 from . import resume as resume
 from . import runtime as runtime
 from . import segmentation as segmentation
+from . import self_supervised as self_supervised
 from . import train as train
 from . import trust as trust
 from . import weights as weights

@@ -15,7 +15,7 @@ from keras_vit.config import POSITION_RESIZES
 BIAS_TABLE = "attention/position_bias"
 
 
-def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np) -> Any:
+def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np, last: float = 1.0) -> Any:
     """Computes the fixed sine-cosine embedding of a grid, as in https://arxiv.org/abs/2205.01580.
 
     Frequencies fall geometrically from 1 to 1 / 10,000; position (y, x) becomes
@@ -25,6 +25,7 @@ def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np) -> Any:
         grid: Patches along (height, width).
         width: Dimension of an embedding, a multiple of 4 above 4.
         xp: As for `resize_matrix`.
+        last: Exponent of the lowest frequency, in which masked autoencoders differ.
 
     Returns:
         float32 array of shape `(N, width)`, rows in row-major order of the grid.
@@ -36,7 +37,7 @@ def sincos_2d(grid: tuple[Any, Any], width: int, xp: Any = np) -> Any:
         raise ValueError(f"`width` must be a multiple of 4 from 8 on. Received: width={width}.")
     coordinates = xp.meshgrid(*(_real(xp.arange(count), xp) for count in grid), indexing="ij")
     y, x = (xp.reshape(axis, (-1, 1)) for axis in coordinates)  # (N, 1)
-    frequencies = _real(10_000.0 ** -np.linspace(0.0, 1.0, width // 4), xp)
+    frequencies = _real(10_000.0 ** -np.linspace(0.0, last, width // 4), xp)
     x, y = x * frequencies, y * frequencies  # (N, D / 4)
     table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1)
     return table.astype("float32") if xp is np else table  # (N, D)

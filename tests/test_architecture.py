@@ -17,7 +17,10 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 # Modules and sub-packages by level. `docs/architecture.md` shows the same table.
 LEVELS = {
     11: ("__main__",),
-    10: ("depth", "detection", "image_gpt", "image_text", "pose", "segmentation"),
+    10: (
+        *("depth", "detection", "image_gpt", "image_text", "pose", "segmentation"),
+        "self_supervised",
+    ),
     9: ("cli",),
     8: ("__init__",),
     7: ("networks", "train", "trust"),
@@ -37,7 +40,7 @@ LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # the functions that need it, because the other backends of Keras do without.
 USES_TENSORFLOW = {
     *("data", "depth", "detection", "distribution", "evaluate", "export", "image_text", "resume"),
-    *("segmentation", "train"),
+    *("segmentation", "self_supervised", "train"),
 }
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
@@ -68,7 +71,7 @@ UPWARD = {
     ("runtime/model.py", "keras_vit.networks.saving"),
 }
 # Vertical folders, beyond classification.
-TASKS = {"depth", "detection", "image_gpt", "image_text", "pose", "segmentation"}
+TASKS = {*LEVELS[10]}
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
     *(

@@ -471,6 +471,7 @@ _TASKS = (
     "detection.command_table",
     "image_text.command_table",
     "depth.command_table",
+    "self_supervised.command_table",
 )
 
 

@@ -183,8 +183,7 @@ class PatchDropout(Layer):
             (ops.shape(tokens)[0], num_patches), dtype="float32", seed=self.seed_generator
         )
         _, places = ops.top_k(noise, kept, sorted=False)  # (B, K)
-        patches = ops.take_along_axis(patches, places[:, :, None], axis=1)  # (B, K, D)
-        return ops.concatenate([prefix, patches], axis=1)
+        return ops.concatenate([prefix, take_tokens(patches, places)], axis=1)
 
     def compute_output_spec(self, tokens: Tensor, training: bool | None = False) -> Tensor:
         return keras.KerasTensor(tokens.shape, tokens.dtype)  # that of inference
@@ -202,9 +201,9 @@ class PatchMask(Layer):
         stddev: Standard deviation of the mask token's normal start, as BERT's.
 
     Call arguments:
-        tokens: Float tensor of shape `(B, N, D)`.
+        tokens: Float tensor of shape `(B, K, D)`, of all patches or of some.
         sources: Integer tensor of shape `(B, N)`: for each position the index of the patch
-            whose token is used, in [0, N), or -1 for the mask token.
+            whose token is used, in [0, K), or -1 for the mask token.
 
     Returns:
         Float tensor of shape `(B, N, D)`.
@@ -219,12 +218,16 @@ class PatchMask(Layer):
         self.token = self.add_weight((1, 1, tokens_shape[-1]), normal, name="token")
 
     def call(self, tokens: Tensor, sources: Tensor) -> Tensor:
-        indices = ops.maximum(sources, 0)[:, :, None]  # (B, N, 1)
-        taken = ops.take_along_axis(tokens, indices, axis=1)  # (B, N, D)
+        taken = take_tokens(tokens, ops.maximum(sources, 0))  # (B, N, D)
         is_masked = ops.equal(sources, MASKED)[:, :, None]
         return ops.where(is_masked, ops.cast(self.token, tokens.dtype), taken)
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, sources_shape: Shape | None = None
-    ) -> Shape:
-        return tokens_shape
+    def compute_output_shape(self, tokens_shape: Shape, sources_shape: Shape) -> Shape:
+        return (*sources_shape, tokens_shape[-1])
+
+
+def take_tokens(tokens: Tensor, places: Tensor) -> Tensor:
+    """Takes tokens `(B, K, D)` of `(B, N, D)` at places `(B, K)`, whole rows at once."""
+    batch, count, width = ops.shape(tokens)[0], tokens.shape[1], tokens.shape[2]
+    first = ops.arange(batch, dtype=places.dtype)[:, None] * count
+    return ops.take(ops.reshape(tokens, (-1, width)), places + first, axis=0)

@@ -58,7 +58,7 @@ def save_network(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
     check_free(path, contents)
-    arrays = {**(_arrays_of_transformer(model) if facts["transformer"] else {}), **(more or {})}
+    arrays = {**(_arrays_of_network(model) if facts["transformer"] else {}), **(more or {})}
     layers = layers_by_path(model, *others)
     for name, prefix in facts["heads"].items():
         layer = layers.get(name)
@@ -98,11 +98,31 @@ def _add(arrays: dict[str, Sized], key: str, value: np.ndarray) -> None:
     arrays[key] = value.shape, lambda: value
 
 
-def _arrays_of_transformer(model: Model) -> dict[str, Sized]:
-    """The arrays of the Transformer by their names in the file."""
-    facts = model.published["transformer"]
-    part = build_vit(make_config(**facts["fields"]))
+def _arrays_of_network(model: Model) -> dict[str, Sized]:
+    """The arrays of the Transformer by their names in the file, also those that are computed."""
     values = {variable.path: variable for variable in model.variables}
+    arrays, rest = arrays_of_transformer(model.published["transformer"], values)
+    loader = NETWORKS.get(model.published["config"]["architectures"][0])
+    if loader is None:  # of two towers
+        return arrays
+    module, _, function = loader.partition(":")
+    back = getattr(importlib.import_module(f"keras_vit.{module}"), f"{function}_back", None)
+    for key, value in ({} if back is None else back(rest, model)).items():
+        _add(arrays, key, np.ascontiguousarray(value))
+    return arrays
+
+
+def arrays_of_transformer(
+    facts: Mapping[str, Any], values: Mapping[str, keras.Variable]
+) -> tuple[dict[str, Sized], dict[str, np.ndarray]]:
+    """The arrays of a Transformer by their names in a file, and those that it has not.
+
+    Args:
+        facts: Fields of its configuration, its layout, and names in the file by those of the
+            layout.
+        values: Its variables by their paths in a model of these fields.
+    """
+    part = build_vit(make_config(**facts["fields"]))
     for variable in part.variables:
         if variable.path in values:  # not a norm that the head does not read
             variable.assign(values[variable.path])
@@ -115,11 +135,4 @@ def _arrays_of_transformer(model: Model) -> dict[str, Sized]:
             arrays[names[ours]] = shape, make
         else:
             rest[ours] = make()
-    loader = NETWORKS.get(model.published["config"]["architectures"][0])
-    if loader is None:  # of two towers
-        return arrays
-    module, _, function = loader.partition(":")
-    back = getattr(importlib.import_module(f"keras_vit.{module}"), f"{function}_back", None)
-    for key, value in ({} if back is None else back(rest, model)).items():
-        _add(arrays, key, np.ascontiguousarray(value))
-    return arrays
+    return arrays, rest

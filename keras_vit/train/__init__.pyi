@@ -24,6 +24,7 @@ from .optimizers import AdamW as AdamW
 from .optimizers import layerwise_decay as layerwise_decay
 from .peft_files import load_adapter as load_adapter
 from .peft_files import save_adapter as save_adapter
+from .pixel_trainer import PixelTrainer as PixelTrainer
 from .probe import ProbeResult as ProbeResult
 from .probe import fit_probe as fit_probe
 from .prompt_trainer import PromptTrainer as PromptTrainer

@@ -55,6 +55,8 @@ class Recipe:
         weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
         beta_2: Decay of the second moment of `"adam"`.
         epsilon: Added to the root of the second moment by `"adam"`.
+        layer_decay: Ratio of the learning rates of successive blocks, for `"adam"`, or `None`: see
+            `layerwise_decay`.
         decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
         clip_norm: Largest global norm of the gradients, or `None`.
         loss: `"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or
@@ -104,6 +106,7 @@ class Recipe:
     weight_decay: float = 0.0
     beta_2: float = 0.999
     epsilon: float = 1e-8
+    layer_decay: float | None = None
     decay_kernels_only: bool = True
     clip_norm: float | None = None
     loss: str = "softmax"
@@ -138,6 +141,13 @@ class Recipe:
         _check_numbers(vars(self))
         if self.averaging is not None:
             check_rate("averaging", self.averaging)
+        if self.layer_decay is not None and not (
+            0 < self.layer_decay <= 1 and self.optimizer == "adam"
+        ):
+            raise ValueError(
+                '`layer_decay` must be in (0, 1], with optimizer="adam". Received: '
+                f"layer_decay={self.layer_decay}, optimizer={self.optimizer!r}."
+            )
         sizes = self.progressive_sizes
         are_wrong = list(sizes) != sorted({*sizes}) or min(sizes, default=1) < 1 or len(sizes) == 1
         if are_wrong or (sizes and sizes[-1] != self.image_size):

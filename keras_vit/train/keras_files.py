@@ -28,6 +28,7 @@ import keras_vit.train.losses
 import keras_vit.train.mask_trainer
 import keras_vit.train.metrics
 import keras_vit.train.optimizers
+import keras_vit.train.pixel_trainer
 import keras_vit.train.prompt_trainer
 import keras_vit.train.schedules
 from keras_vit.errors import CheckpointError

@@ -213,6 +213,41 @@ DENSE = Recipe(
     weight_decay=1e-4,
     clip_norm=1.0,
 )
+_DEIT = Recipe(
+    source="https://arxiv.org/abs/2012.12877, Table 9, and its repository. Differences: no "
+    "repeated augmentation; RandAugment has AugReg's operations with magnitude 9, not timm's; "
+    "the learning rate changes every step, not every epoch.",
+    optimizer="adam",
+    learning_rate=1e-3,  # 5e-4 for every 512 images
+    batch_size=1024,
+    epochs=300,
+    warmup_epochs=5,
+    end_learning_rate=1e-5,
+    weight_decay=0.05,
+    image_size=224,
+    dropout_rate=0.0,
+    stochastic_depth_rate=0.1,
+    augmentation=Augmentation(
+        area_range=(0.08, 1.0),
+        interpolation="bicubic",
+        rand_augment=(2, 9),
+        erasing=0.25,
+        label_smoothing=0.1,
+        mixup=0.8,
+        cutmix=1.0,
+        mixing="timm",
+    ),
+)
+_MAE = "https://arxiv.org/abs/2111.06377"
+_MAE_TUNING = dataclasses.replace(
+    _DEIT,
+    source=f"{_MAE}, Table 9, and FINETUNE.md of its repository, whose rates and stochastic depth "
+    "these are. RandAugment as in deit. Features are the mean of the patches.",
+    learning_rate=2e-3,  # 5e-4 for every 256 images
+    epochs=100,
+    end_learning_rate=1e-6,
+    layer_decay=0.65,
+)
 _LIT_COCO = Recipe(
     source="big_vision, configs/proj/image_text/lit_coco.py: a locked image tower, and a text "
     "tower of BERT; scale 10 at first. Its decay of 0.01 is not multiplied by the learning rate: "
@@ -237,30 +272,28 @@ RECIPES: dict[str, Recipe] = {
     "plain_vit_90": _PLAIN,  # 76.5 % top-1
     "plain_vit_150": dataclasses.replace(_PLAIN, epochs=150),
     "plain_vit_300": dataclasses.replace(_PLAIN, epochs=300),  # 80.0 %
-    "deit": Recipe(
-        source="https://arxiv.org/abs/2012.12877, Table 9, and its repository. Differences: no "
-        "repeated augmentation; RandAugment has AugReg's operations with magnitude 9, not timm's; "
-        "the learning rate changes every step, not every epoch.",
+    "deit": _DEIT,
+    # Without labels: for `keras-vit pretrain` and `keras_vit.self_supervised`.
+    "mae": Recipe(
+        source=f"{_MAE}, Table 8, and PRETRAIN.md of its repository. The paper's table of the "
+        "linear probe needs LARS, which this package has not.",
         optimizer="adam",
-        learning_rate=1e-3,  # 5e-4 for every 512 images
-        batch_size=1024,
-        epochs=300,
-        warmup_epochs=5,
-        end_learning_rate=1e-5,
+        learning_rate=2.4e-3,  # 1.5e-4 for every 256 images
+        batch_size=4096,
+        epochs=800,
+        warmup_epochs=40,
         weight_decay=0.05,
+        beta_2=0.95,
         image_size=224,
-        dropout_rate=0.0,
-        stochastic_depth_rate=0.1,
-        augmentation=Augmentation(
-            area_range=(0.08, 1.0),
-            interpolation="bicubic",
-            rand_augment=(2, 9),
-            erasing=0.25,
-            label_smoothing=0.1,
-            mixup=0.8,
-            cutmix=1.0,
-            mixing="timm",
-        ),
+        augmentation=Augmentation(area_range=(0.2, 1.0), interpolation="bicubic"),
+        **_NO_DROPOUT,
+    ),
+    "mae_finetune_b": _MAE_TUNING,  # 83.6 % top-1
+    "mae_finetune_l": dataclasses.replace(
+        _MAE_TUNING, learning_rate=4e-3, epochs=50, layer_decay=0.75, stochastic_depth_rate=0.2
+    ),
+    "mae_finetune_h": dataclasses.replace(
+        _MAE_TUNING, learning_rate=4e-3, epochs=50, layer_decay=0.75, stochastic_depth_rate=0.3
     ),
     "bit_s": Recipe(
         source=f"{BIT}, section 3; also BiT-M. Its decay of 1e-4 is part of the gradient, "

@@ -86,7 +86,7 @@ class Run:
         """The model, loaded on first use."""
         model = load_keras_file(self.model_path)
         _check_names(self.class_names, model, self.folder)
-        if isinstance(model, Model):
+        if isinstance(model, Model) and self.class_names:
             model.class_names = self.class_names
         return model
 
@@ -371,7 +371,7 @@ def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportRe
 
 def _check_names(names: tuple[str, ...], model: keras.Model, folder: pathlib.Path) -> None:
     classes = model.output_shape[-1]
-    if len(names) != classes:
+    if names and len(names) != classes:  # none of `keras-vit pretrain`
         raise ValueError(
             f"{folder / CONFIG} names {len(names)} classes, and the model has {classes}. Pass the "
             "model's own file to `keras.saving.load_model`."

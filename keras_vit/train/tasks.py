@@ -19,6 +19,7 @@ from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.losses import RegressionLoss
 from keras_vit.train.metrics import AveragePrecision, TargetError
 from keras_vit.train.new_head import HEADS, scope_of
+from keras_vit.train.optimizers import layerwise_decay
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -72,7 +73,9 @@ def compile_for(model: Model, recipe: Recipe, images: ImageSet) -> None:
             metrics = _errors(loss)
         elif images.task == "multi_label":
             metrics = [AveragePrecision(images.num_classes)]
-        model.compile(recipe.build_optimizer(images.num_images), loss, metrics=metrics)
+        decay = recipe.layer_decay
+        factors = None if decay is None else layerwise_decay(model, decay)
+        model.compile(recipe.build_optimizer(images.num_images, factors), loss, metrics=metrics)
 
 
 def build_loss(recipe: Recipe, images: ImageSet) -> keras.losses.Loss:

@@ -43,6 +43,12 @@ def images_of(size: tuple[int, int], count: int = 2) -> np.ndarray:
     return pixels.astype("float32").reshape(count, *size, 3)
 
 
+def noise_of(images: int, patches: int) -> np.ndarray:
+    """Different numbers in [0, 1) for the patches of every image."""
+    i = np.arange(images * patches, dtype="int64").reshape(images, patches)
+    return (((37 * i + 11 * i // patches) % 101) / 101 + i * 1e-4).astype("float32")
+
+
 def token_ids_of(vocabulary: int = 523, length: int = 8) -> np.ndarray:
     """Ids of five texts, of which the last is none: see `keras_vit.detection`."""
     i = np.arange(5 * length, dtype="int64").reshape(5, length)

@@ -75,7 +75,7 @@ def test_every_command_that_takes_a_model_takes_a_size_of_images():
         if opens_model(command.function)
     }
     assert {name for name, has_size in found.items() if not has_size} == set(WITHOUT_SIZE)
-    assert sum(found.values()) == 18 and found["zero-shot"] and found["segment predict"]
+    assert sum(found.values()) == 19 and found["zero-shot"] and found["segment predict"]
 
 
 def opens_model(function):

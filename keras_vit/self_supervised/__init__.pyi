@@ -1,0 +1,3 @@
+from .masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
+from .masked_autoencoder import build_masked_autoencoder as build_masked_autoencoder
+from .masked_autoencoder import load_masked_autoencoder as load_masked_autoencoder
