@@ -84,6 +84,17 @@ SAM, OWL, OWL2 = "SAM ViT-B", "OWL-ViT base, patch 32", "OWLv2 base, patch 16"
 OWL2_CONFIG = {"vision_config": {"image_size": 960, "patch_size": 16}}
 PANOPTIC = {"image_size": 640, "id2label": labels(133)}
 ON_SMALL = {"num_blocks": 3, **SMALL, **PANOPTIC}
+SAM_SIZES = {
+    "SAM ViT-L": {**LARGE, "global_attn_indexes": [5, 11, 17, 23], "mlp_dim": 4096},
+    "SAM ViT-H": {
+        "hidden_size": 1280, "num_attention_heads": 16, "num_hidden_layers": 32,
+        "global_attn_indexes": [7, 15, 23, 31], "mlp_dim": 5120,
+    },
+    "SlimSAM, half": {
+        "hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 12,
+        "global_attn_indexes": [2, 5, 8, 11], "mlp_dim": 1536,
+    },
+}  # fmt: skip
 # Class, image size, and what differs from the defaults of its configuration: as published.
 NETWORKS: dict[str, tuple[str, tuple[int, int], dict]] = {
     "Depth Anything V2 small": (DEPTH, (518, 518), {"backbone_config": backbone(384, 6)}),
@@ -119,6 +130,8 @@ NETWORKS: dict[str, tuple[str, tuple[int, int], dict]] = {
     "EoMT small on DINOv3": (EOMT_DINOV3, (640, 640), {**ON_SMALL, "intermediate_size": 1536}),
     "EoMT large on DINOv3": (EOMT_DINOV3, (640, 640), {**LARGE, **PANOPTIC}),
     **{f"{SAM}, {part}": ("SamModel", (1024, 1024), {}) for part in ("encoder", "a click", "both")},
+    **{f"{name}, both": ("SamModel", (1024, 1024), {"vision_config": sizes})
+       for name, sizes in SAM_SIZES.items()},
     OWL: ("OwlViTForObjectDetection", (768, 768), {}),
     f"{OWL}, texts": ("OwlViTForObjectDetection", (768, 768), {}),
     OWL2: ("Owlv2ForObjectDetection", (960, 960), OWL2_CONFIG),
@@ -136,7 +149,8 @@ DEFAULT = [
 CALLS: dict[str, dict[str, int]] = {"ViTPose+ base": {"dataset_index": 0}}
 # Networks with prompts: what of them is computed.
 PARTS = {
-    f"{SAM}, encoder": "encoder", f"{SAM}, a click": "decoder", f"{SAM}, both": "both",
+    f"{SAM}, encoder": "encoder", f"{SAM}, a click": "decoder",
+    **{f"{name}, both": "both" for name in (SAM, *SAM_SIZES)},
     **{f"{name}, texts": "texts" for name in (OWL, OWL2)},
 }  # fmt: skip
 
