@@ -126,12 +126,11 @@ def test_what_is_built_is_saved_as_theirs(tmp_path):
     assert not table[0, 0].any()
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_training_lowers_the_loss_and_moves_the_encoder(jit_compile):
+def test_training_lowers_the_loss_and_moves_the_encoder():
     keras.utils.set_random_seed(0)
     model = tiny()
     before = model.encoder.get_layer("block_0").get_weights()[0].copy()
-    model.model.compile(keras.optimizers.Adam(3e-3), jit_compile=jit_compile)
+    model.model.compile(keras.optimizers.Adam(3e-3), jit_compile=True)
     bright = np.random.default_rng(0).uniform(50, 150, (16, 1, 1, 1))
     images = bright + np.linspace(0, 60, 32)[:, None, None] * np.ones((32, 32, 3))
     history = model.model.fit(images.astype("float32"), epochs=12, batch_size=8, verbose=0)
