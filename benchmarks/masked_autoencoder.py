@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 from machine import print_machine, write_row
@@ -126,9 +127,9 @@ def main() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "2"}
     with tempfile.TemporaryDirectory() as folder:
 
-        def start(python: str, who: str) -> subprocess.Popen:
+        def start(python: str, who: str) -> Any:
             words = [python, __file__, "--batch", str(options.batch), "--work", who, folder]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             return subprocess.Popen(words, env=environment, **pipes)
 
         if start(options.theirs, "make").wait():
