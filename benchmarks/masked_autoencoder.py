@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, metavar=("WHO", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(*options.work, options.batch)
+        who, folder = options.work
+        work(who, folder, options.batch)
         return
     print_machine()
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -129,7 +130,11 @@ def main() -> None:
 
         def start(python: str, who: str) -> Any:
             words = [python, __file__, "--batch", str(options.batch), "--work", who, folder]
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            pipes: dict[str, Any] = {
+                "stdin": subprocess.PIPE,
+                "stdout": subprocess.PIPE,
+                "text": True,
+            }
             return subprocess.Popen(words, env=environment, **pipes)
 
         if start(options.theirs, "make").wait():
