@@ -91,7 +91,8 @@ def pretrain_model(
             batches, epochs=run.epochs, callbacks=callbacks, verbose=shown.verbose, shuffle=False
         )
         results = {name: values[-1] for name, values in history.history.items()}
-        autoencoder.encoder.trainable = True  # also the positions
+        for layer in autoencoder.encoder.layers:  # positions train again
+            layer.trainable = True
         end_run(folder, TrainingResult(autoencoder.encoder, history), results, start)
         _write_for_transformers(autoencoder, folder / "autoencoder")
     say(f"{folder}: the encoder. keras-vit train DATA --model {folder} fine-tunes it.")
