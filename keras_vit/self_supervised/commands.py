@@ -91,8 +91,6 @@ def pretrain_model(
             batches, epochs=run.epochs, callbacks=callbacks, verbose=shown.verbose, shuffle=False
         )
         results = {name: values[-1] for name, values in history.history.items()}
-        for layer in autoencoder.encoder.layers:  # positions train again
-            layer.trainable = True
         end_run(folder, TrainingResult(autoencoder.encoder, history), results, start)
         _write_for_transformers(autoencoder, folder / "autoencoder")
     say(f"{folder}: the encoder. keras-vit train DATA --model {folder} fine-tunes it.")
@@ -128,7 +126,6 @@ def _without_head(model: Any) -> Any:
         return model
     found = build(replace_fields(config, classes=None, pre_logits=None), name=model.name)
     copy_weights(model, found, leave=(*HEADS, "pre_logits"))
-    found.load_report = model.load_report
     return found
 
 

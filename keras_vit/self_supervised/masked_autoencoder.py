@@ -83,7 +83,7 @@ class MaskedAutoencoder:
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """The variables that training changes: all but the positions."""
+        """The variables that training changes: of a loaded file, all but the positions."""
         return self.model.trainable_variables
 
     def loss(self, images: Any, noise: Any) -> Any:
@@ -145,8 +145,8 @@ def build_masked_autoencoder(
 ) -> MaskedAutoencoder:
     """Builds a masked autoencoder (https://arxiv.org/abs/2111.06377) around a ViT.
 
-    Positions of encoder and decoder are fixed sines and cosines, as in the paper; the encoder's get
-    these values, unless it has weights of `from_pretrained`.
+    Positions of the decoder are fixed sines and cosines, as in the paper. The encoder keeps its
+    own, which train where they are learned: `position_embedding="sincos_2d"` makes fixed ones.
 
     Args:
         encoder: A ViT for images of one size, with learned positions or fixed ones. Its head, if
@@ -223,13 +223,9 @@ def build_masked_autoencoder(
     with_noise = Model(
         {"images": images, "noise": noise}, connect(noise), name=f"{name}_with_noise"
     )
-    own = [x for x in encoder.layers if x.name == "position_embedding" and x.weights]
-    for layer in own:
-        layer.trainable = False
-    for layer in (positions, *(own if encoder.load_report is None else ())):
-        width = layer.embedding.shape[-1]
-        table = sincos_2d(config.grid, width, last=1 - 4 / width)  # as in the official code
-        layer.embedding.assign(np.pad(table, ((layer.num_prefix_tokens, 0), (0, 0)))[None])
+    # As in the official code.
+    table = sincos_2d(config.grid, decoder_width, last=1 - 4 / decoder_width)
+    positions.embedding.assign(np.pad(table, ((prefix, 0), (0, 0)))[None])
     return MaskedAutoencoder(encoder, model, with_noise)
 
 
@@ -267,6 +263,7 @@ def load_masked_autoencoder(
         encoder = file.backbone(file.after("vit."), config, **given)
         facts = file.transformer
         autoencoder = build_masked_autoencoder(encoder, **options)
+        encoder.get_layer("position_embedding").trainable = False  # as there
         decoder = file.backbone(
             *_as_transformer(file, config), **{**given, "include_preprocessing": False}
         )

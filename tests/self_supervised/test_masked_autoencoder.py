@@ -158,6 +158,15 @@ def test_a_killed_run_hides_the_same_patches(tmp_path):
         np.testing.assert_array_equal(ours, whole)
 
 
+def test_a_trained_encoder_keeps_its_positions():
+    encoder = keras_vit.build_vit(keras_vit.make_config(**TINY, classes=None))
+    before = encoder.get_weights()
+    build_masked_autoencoder(encoder, 24, 2, 3)
+    for ours, own in zip(encoder.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, own)
+    assert encoder.get_layer("position_embedding").trainable
+
+
 def test_a_keras_file_gives_the_same(tmp_path):
     model = tiny().model
     model.save(tmp_path / "mae.keras")
