@@ -155,7 +155,7 @@ def build_masked_autoencoder(
         decoder_depth: Blocks of the decoder.
         decoder_heads: Attention heads of the decoder.
         decoder_mlp_dim: Hidden units of its MLPs; `None` is 4 times the width.
-        mask_rate: Share of the patches that are hidden, in [0, 1).
+        mask_rate: Share of the patches that are hidden, in (0, 1).
         normalize_pixels: Whether to predict patches of mean 0 and variance 1.
         seed: Seed of the choice of patches; `None` takes one from Keras's global generator.
 
